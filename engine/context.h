@@ -1,0 +1,75 @@
+#pragma once
+// What belongs to a thread while it computes. Captured once by whoever hands work to another thread, and installed
+// there, so that a worker behaves as its caller would.
+
+#include <cstdint>
+
+#include "device.h"
+
+namespace tandem {
+
+/// Sees timed spans of work, from any thread. `name` is a literal.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// Times in nanoseconds of the steady clock.
+  virtual void span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t bytes) = 0;
+};
+
+struct Context {
+  bool grad_enabled = true;
+  bool anomaly = false;
+  int threads = 0;  ///< threads of one operation; 0: all cores
+  int replica = 0;  ///< index of the replica that runs, of `replicas`
+  int replicas = 1;
+  Device device{};             ///< of the replica
+  Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
+};
+
+/// The calling thread's context.
+Context& context();
+
+/// Installs a context for a scope.
+class ContextGuard {
+ public:
+  explicit ContextGuard(const Context& c) : saved_(context()) { context() = c; }
+  ~ContextGuard() { context() = saved_; }
+  ContextGuard(const ContextGuard&) = delete;
+  ContextGuard& operator=(const ContextGuard&) = delete;
+
+ private:
+  Context saved_;
+};
+
+template <bool kEnabled>
+class GradModeGuard {
+ public:
+  GradModeGuard() : saved_(context().grad_enabled) { context().grad_enabled = kEnabled; }
+  ~GradModeGuard() { context().grad_enabled = saved_; }
+  GradModeGuard(const GradModeGuard&) = delete;
+  GradModeGuard& operator=(const GradModeGuard&) = delete;
+
+ private:
+  bool saved_;
+};
+/// Nothing is recorded on the tape while it lives.
+using NoGradGuard = GradModeGuard<false>;
+/// Recording goes on inside an outer NoGradGuard.
+using EnableGradGuard = GradModeGuard<true>;
+
+/// Backward checks every gradient for NaN and names the operation that made the first one.
+class AnomalyGuard {
+ public:
+  AnomalyGuard() : saved_(context().anomaly) { context().anomaly = true; }
+  ~AnomalyGuard() { context().anomaly = saved_; }
+  AnomalyGuard(const AnomalyGuard&) = delete;
+  AnomalyGuard& operator=(const AnomalyGuard&) = delete;
+
+ private:
+  bool saved_;
+};
+
+/// Nanoseconds of the steady clock.
+std::int64_t now_ns();
+
+}  // namespace tandem

@@ -1,0 +1,84 @@
+// Loops of random.cpp, compiled per instruction set.
+
+/// Words that are drawn at a time.
+constexpr std::int64_t kBlocks = 64;
+constexpr std::int64_t kWords = 4 * kBlocks;
+
+void draw_words(const PhiloxState& state, std::int64_t first_block, std::uint32_t* words) {
+  const std::uint64_t first = state.offset + static_cast<std::uint64_t>(first_block);
+  for (std::int64_t b = 0; b < kBlocks; ++b) {
+    const PhiloxBlock block = philox(state.seed, state.stream, first + static_cast<std::uint64_t>(b));
+    for (int k = 0; k < 4; ++k) words[4 * b + k] = block.word[k];
+  }
+}
+
+/// Calls f(words, first element, number of elements) until n elements are drawn, `per_block` from each block.
+template <class F>
+void draw(const Stream& stream, const PhiloxState& state, std::int64_t n, std::int64_t per_block, const F& f) {
+  const std::int64_t batches = (n + per_block * kBlocks - 1) / (per_block * kBlocks);
+  parallel_for(stream, batches, kGrain / kWords, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t batch = begin; batch < end; ++batch) {
+      std::uint32_t words[kWords];
+      draw_words(state, batch * kBlocks, words);
+      const std::int64_t first = batch * kBlocks * per_block, rest = n - first;
+      f(words, first, rest < kBlocks * per_block ? rest : kBlocks * per_block);
+    }
+  });
+}
+
+/// How many elements of type T a block makes, and the bits of the i-th.
+template <class T>
+constexpr std::int64_t kPerBlock = 16 / sizeof(T);
+template <class T>
+TANDEM_HD RandomBits<T> bits_at(const std::uint32_t* words, std::int64_t i) {
+  if constexpr (std::is_same_v<T, float>) {
+    return words[i];
+  } else {
+    return join_words(words[2 * i], words[2 * i + 1]);
+  }
+}
+
+template <class T>
+void uniform(const Stream& stream, T* out, std::int64_t n, const PhiloxState& state, T lo, T hi) {
+  draw(stream, state, n, kPerBlock<T>, [=](const std::uint32_t* words, std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) out[first + i] = uniform_between<T>(bits_at<T>(words, i), lo, hi);
+  });
+}
+
+template <class T>
+void normal(const Stream& stream, T* out, std::int64_t n, const PhiloxState& state, T mean, T std) {
+  draw(stream, state, n, kPerBlock<T>, [=](const std::uint32_t* words, std::int64_t first, std::int64_t count) {
+    T values[kWords];
+    for (std::int64_t i = 0; i < kBlocks * kPerBlock<T> / 2; ++i) {
+      const NormalPair<T> pair = normal_pair<T>(bits_at<T>(words, 2 * i), bits_at<T>(words, 2 * i + 1));
+      values[2 * i] = mean + std * pair.first;
+      values[2 * i + 1] = mean + std * pair.second;
+    }
+    for (std::int64_t i = 0; i < count; ++i) out[first + i] = values[i];
+  });
+}
+
+template <class T>
+void randint(const Stream& stream, T* out, std::int64_t n, const PhiloxState& state, std::int64_t lo, std::int64_t hi) {
+  draw(stream, state, n, 2, [=](const std::uint32_t* words, std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      out[first + i] = math::convert<T>(integer_between(bits_at<double>(words, i), lo, hi));
+    }
+  });
+}
+
+template <class T>
+void dropout(const Stream& stream, T* out, bool* mask, const T* in, std::int64_t n, const PhiloxState& state,
+             double p) {
+  const std::uint64_t threshold = static_cast<std::uint64_t>(p * 0x1p32);
+  const T scale = static_cast<T>(1 / (1 - p));
+  draw(stream, state, n, 4, [=](const std::uint32_t* words, std::int64_t first, std::int64_t count) {
+    TANDEM_INDEPENDENT
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool keep = words[i] >= threshold;
+      const T x = in[first + i];
+      mask[first + i] = keep;
+      out[first + i] = keep ? x * scale : T(0);
+    }
+  });
+}

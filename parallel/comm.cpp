@@ -1,0 +1,310 @@
+#include "comm.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "../engine/ops_internal.h"
+
+namespace tandem::parallel {
+namespace {
+
+/// A node that tells backward() which ledger to report to.
+template <class F>
+class CommNode final : public Node {
+ public:
+  CommNode(const char* name, LedgerPtr ledger, F f) : Node(name), ledger_(std::move(ledger)), f_(std::move(f)) {}
+  void apply(GradContext& c) override { (*f_)(c); }
+  void release() override { f_.reset(); }
+  Observer* observer() const override { return ledger_.get(); }
+
+ private:
+  LedgerPtr ledger_;
+  std::optional<F> f_;
+};
+
+template <class F>
+Ref<Node> comm_node(const char* name, const LedgerPtr& ledger, F f) {
+  return Ref<Node>(new CommNode<F>(name, ledger, std::move(f)));
+}
+
+bool any_needs_grad(std::span<const Tensor> tensors) {
+  bool any = false;
+  for (const Tensor& t : tensors) any = any || needs_grad(t);
+  return any;
+}
+
+/// Copies between any two devices. CPU devices share an address space, so the target's copy kernel reads the source.
+void transfer(const Tensor& to, const Tensor& from) {
+  kernels::Stream stream = stream_for(to.device());
+  backend(to.device()).copy(stream, raw(to), raw(from));
+}
+
+std::int64_t bytes_of(const Tensor& t) { return static_cast<std::int64_t>(t.nbytes()); }
+
+}  // namespace
+
+std::vector<std::int64_t> chunk_sizes(std::int64_t n, std::int64_t k) {
+  const std::int64_t step = std::max<std::int64_t>(1, (n + k - 1) / k);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t left = n; left > 0 || sizes.empty(); left -= step) sizes.push_back(std::min(left, step));
+  return sizes;
+}
+
+// ---- scatter and gather
+
+std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, const std::vector<std::int64_t>& sizes,
+                            std::int64_t dim, const LedgerPtr& ledger) {
+  check_defined("scatter", "the tensor", x);
+  if (x.dim() == 0) throw ShapeError("scatter: a 0-dim tensor cannot be cut; it can be broadcast");
+  const int d = wrap_dim("scatter", dim, x.dim());
+  std::int64_t total = 0;
+  for (std::int64_t s : sizes) total += s;
+  if (sizes.size() != devices.size() || total != x.sizes()[d]) {
+    throw ValueError(fmt::format("scatter: {} chunks of {} elements in all do not fit {} devices and dimension {} of {}",
+                                 sizes.size(), total, devices.size(), d, str(x.sizes())));
+  }
+  std::vector<Tensor> chunks;
+  {
+    const NoGradGuard no_grad;
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const Tensor part = narrow(x, d, start, sizes[i]);
+      start += sizes[i];
+      if (devices[i] == x.device()) {
+        chunks.push_back(alias_of(part));
+      } else {
+        const PhaseScope scope(ledger.get(), Phase::Scatter, devices[i], bytes_of(part));
+        chunks.push_back(empty(part.sizes(), part.dtype(), devices[i]));
+        transfer(chunks.back(), part);
+      }
+    }
+  }
+  if (needs_grad(x)) {
+    auto backward = [d, shape = x.sizes(), sizes, devices, home = x.device(), ledger](GradContext& c) {
+      std::vector<Tensor> parts;
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        Shape part = shape;
+        part[d] = sizes[i];
+        const Tensor& g = c.grad(i);
+        parts.push_back(g.defined() ? g : zeros(part, c.node().outputs()[i].dtype, devices[i]));
+      }
+      c.set(0, gather(parts, home, d, ledger));
+    };
+    const Ref<Node> node = comm_node("scatter", ledger, std::move(backward));
+    node->add_input(x);
+    for (Tensor& chunk : chunks) node->add_output(chunk);
+  }
+  return chunks;
+}
+
+std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, std::int64_t dim, const LedgerPtr& ledger) {
+  check_defined("scatter", "the tensor", x);
+  if (devices.empty()) throw ValueError("scatter: the list of devices is empty");
+  const auto sizes = chunk_sizes(x.size(dim), static_cast<std::int64_t>(devices.size()));
+  return scatter(x, {devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(sizes.size())}, sizes, dim, ledger);
+}
+
+Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, const LedgerPtr& ledger) {
+  if (tensors.empty()) throw ValueError("gather: there are no tensors");
+  for (const Tensor& t : tensors) check_defined("gather", "a tensor", t);
+  const Tensor& first = tensors[0];
+  if (first.dim() == 0) {
+    std::vector<Tensor> vectors;
+    for (const Tensor& t : tensors) {
+      if (t.dim() != 0) throw ShapeError(fmt::format("gather: tensor 0 is 0-dim, but another is {}", str(t.sizes())));
+      vectors.push_back(reshape(t, {1}));
+    }
+    return gather(vectors, device, 0, ledger);
+  }
+  const int d = wrap_dim("gather", dim, first.dim());
+  Shape shape = first.sizes();
+  std::vector<std::int64_t> sizes;
+  std::vector<Device> devices;
+  shape[d] = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& t = tensors[i];
+    Shape wanted = first.sizes();
+    if (t.dim() == first.dim()) wanted[d] = t.sizes()[d];
+    if (t.sizes() != wanted || t.dtype() != first.dtype()) {
+      throw ShapeError(fmt::format("gather: tensor {} is {}, which does not fit tensor 0, {}, along dimension {}", i, describe(t),
+                                   describe(first), d));
+    }
+    sizes.push_back(t.sizes()[d]);
+    devices.push_back(t.device());
+    shape[d] += t.sizes()[d];
+  }
+  Tensor out = empty(shape, first.dtype(), device);
+  {
+    const NoGradGuard no_grad;
+    std::int64_t start = 0;
+    for (const Tensor& t : tensors) {
+      const PhaseScope scope(ledger.get(), Phase::Gather, device, t.device() == device ? 0 : bytes_of(t));
+      transfer(narrow(out, d, start, t.sizes()[d]), t);
+      start += t.sizes()[d];
+    }
+  }
+  if (any_needs_grad(tensors)) {
+    auto backward = [d, sizes, devices, ledger](GradContext& c) {
+      const std::vector<Tensor> parts = scatter(c.grad(), devices, sizes, d, ledger);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        if (c.needs(i)) c.set(i, parts[i]);
+      }
+    };
+    const Ref<Node> node = comm_node("gather", ledger, std::move(backward));
+    for (const Tensor& t : tensors) node->add_input(t);
+    node->add_output(out);
+  }
+  return out;
+}
+
+// ---- broadcast and reduce
+
+void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies, const LedgerPtr& ledger) {
+  std::vector<std::size_t> tracked;
+  for (std::size_t j = 0; j < tensors.size(); ++j) {
+    if (needs_grad(tensors[j])) tracked.push_back(j);
+  }
+  if (tracked.empty()) return;
+  const std::size_t n = tracked.size();
+  const std::size_t k = copies.size();
+  auto backward = [n, k, home = tensors[tracked[0]].device(), ledger](GradContext& c) {
+    std::vector<std::vector<Tensor>> grads(k);
+    for (std::size_t i = 0; i < k; ++i) {
+      for (std::size_t j = 0; j < n; ++j) grads[i].push_back(c.take_grad(i * n + j));
+    }
+    std::vector<Tensor> sums = reduce_add_coalesced(grads, home, ledger);
+    grads.clear();
+    for (std::size_t j = 0; j < n; ++j) c.set(j, std::move(sums[j]));
+  };
+  const Ref<Node> node = comm_node("broadcast", ledger, std::move(backward));
+  for (std::size_t j : tracked) node->add_input(tensors[j]);
+  for (std::vector<Tensor>& device : copies) {
+    for (std::size_t j : tracked) node->add_output(device[j]);
+  }
+}
+
+std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors, const std::vector<Device>& devices,
+                                                     const LedgerPtr& ledger) {
+  if (devices.empty()) throw ValueError("broadcast: the list of devices is empty");
+  std::vector<std::vector<Tensor>> copies(devices.size());
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    PhaseScope scope(ledger.get(), Phase::Replicate, devices[i]);
+    for (const Tensor& t : tensors) {
+      check_defined("broadcast", "a tensor", t);
+      if (t.device() == devices[i]) {
+        copies[i].push_back(alias_of(t));
+      } else {
+        copies[i].push_back(empty(t.sizes(), t.dtype(), devices[i]));
+        transfer(copies[i].back(), t);
+        scope.add_bytes(bytes_of(t));
+      }
+    }
+  }
+  record_broadcast(tensors, copies, ledger);
+  return copies;
+}
+
+std::vector<Tensor> broadcast(const Tensor& x, const std::vector<Device>& devices) {
+  std::vector<Tensor> out;
+  for (std::vector<Tensor>& copy : broadcast_coalesced(std::span(&x, 1), devices)) out.push_back(std::move(copy[0]));
+  return out;
+}
+
+namespace {
+
+/// The defined ones among per_device[i][j] for one j, in the order of devices, checked to be alike.
+std::vector<Tensor> contributions(std::span<const std::vector<Tensor>> per_device, std::size_t j) {
+  std::vector<Tensor> found;
+  for (std::size_t i = 0; i < per_device.size(); ++i) {
+    const Tensor& t = per_device[i][j];
+    if (!t.defined()) continue;
+    if (!found.empty() && (t.sizes() != found[0].sizes() || t.dtype() != found[0].dtype())) {
+      throw ShapeError(fmt::format("reduce_add: tensor {} of device {} is {}, wanted one like {}", j, i, describe(t),
+                                   describe(found[0])));
+    }
+    found.push_back(t);
+  }
+  return found;
+}
+
+/// Slots of 64-byte aligned tensors in one buffer per dtype.
+class Buffers {
+ public:
+  void reserve(const Tensor& like) { size_of_dtype(like.dtype()) += padded(like); }
+  void allocate(Device device) {
+    for (int t = 0; t < kDTypeCount; ++t) {
+      const auto i = static_cast<std::size_t>(t);
+      if (sizes_[i] > 0) buffers_[i] = empty({sizes_[i]}, static_cast<DType>(t), device);
+      sizes_[i] = 0;
+    }
+  }
+  Tensor next(const Tensor& like) {
+    std::int64_t& at = size_of_dtype(like.dtype());
+    const Tensor& buffer = buffers_[static_cast<std::size_t>(like.dtype())];
+    Tensor slot = alias_of(view_of(buffer, like.sizes(), contiguous_strides(like.sizes()), at));
+    slot.impl()->exclusive = true;
+    slot.impl()->version = make_ref<Version>();
+    at += padded(like);
+    return slot;
+  }
+
+ private:
+  static std::int64_t padded(const Tensor& t) {
+    const auto line = static_cast<std::int64_t>(64 / size_of(t.dtype()));
+    return (std::max<std::int64_t>(t.numel(), 1) + line - 1) / line * line;
+  }
+  std::int64_t& size_of_dtype(DType t) { return sizes_[static_cast<std::size_t>(t)]; }
+
+  std::array<std::int64_t, kDTypeCount> sizes_{};
+  std::array<Tensor, kDTypeCount> buffers_;
+};
+
+}  // namespace
+
+std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device, const LedgerPtr& ledger) {
+  if (per_device.empty()) throw ValueError("reduce_add: there are no tensors");
+  PhaseScope scope(ledger.get(), Phase::Reduce, device);
+  const std::size_t n = per_device[0].size();
+  std::vector<std::vector<Tensor>> parts;
+  bool recorded = false;
+  for (std::size_t j = 0; j < n; ++j) {
+    parts.push_back(contributions(per_device, j));
+    for (const Tensor& t : parts.back()) {
+      recorded = recorded || needs_grad(t);
+      if (t.device() != device) scope.add_bytes(bytes_of(t));
+    }
+  }
+  std::vector<Tensor> sums(n);
+  if (recorded) {
+    for (std::size_t j = 0; j < n; ++j) {
+      for (const Tensor& t : parts[j]) sums[j] = sums[j].defined() ? add(sums[j], to(t, device)) : to(t, device);
+    }
+    return sums;
+  }
+  Buffers buffers;
+  for (const auto& p : parts) {
+    if (!p.empty()) buffers.reserve(p[0]);
+  }
+  buffers.allocate(device);
+  kernels::Stream stream = stream_for(device);
+  for (std::size_t j = 0; j < n; ++j) {
+    const auto& p = parts[j];
+    if (p.empty()) continue;
+    Tensor sum = buffers.next(p[0]);
+    if (p.size() == 1) transfer(sum, p[0]);
+    for (std::size_t i = 1; i < p.size(); ++i) {
+      backend(device).binary(stream, kernels::BinaryOp::Add, raw(sum), raw(i == 1 ? p[0] : sum), raw(p[i]));
+    }
+    sums[j] = std::move(sum);
+  }
+  return sums;
+}
+
+Tensor reduce_add(std::span<const Tensor> tensors, Device device) {
+  std::vector<std::vector<Tensor>> rows;
+  for (const Tensor& t : tensors) rows.push_back({t});
+  return reduce_add_coalesced(rows, device)[0];
+}
+
+}  // namespace tandem::parallel

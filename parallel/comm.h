@@ -1,0 +1,49 @@
+#pragma once
+// Tensors between devices: the parts of DataParallel that move data. All are differentiable, any number of times:
+// scatter and gather are each other's backward pass, broadcast and reduce_add likewise.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "../engine/tensor.h"
+#include "ledger.h"
+
+namespace tandem::parallel {
+
+using LedgerPtr = std::shared_ptr<Ledger>;
+
+/// Sizes of the chunks of n elements for k devices, by PyTorch's rule: ceil(n / k) each, the last one what is left; so
+/// there may be fewer than k. One chunk of 0 for n = 0.
+std::vector<std::int64_t> chunk_sizes(std::int64_t n, std::int64_t k);
+
+/// x cut along `dim` into chunks of the given sizes, the i-th on devices[i]. A chunk on x's own device is a view of x,
+/// others are copies. ValueError when the numbers differ or the sizes do not add up.
+std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, const std::vector<std::int64_t>& sizes,
+                            std::int64_t dim = 0, const LedgerPtr& ledger = {});
+/// The same with chunk_sizes(x.size(dim), devices.size()), on the first devices.
+std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, std::int64_t dim = 0,
+                            const LedgerPtr& ledger = {});
+
+/// The tensors, from any devices, one after another along `dim` on `device`. 0-dim tensors give a vector with one
+/// element each. ShapeError when they do not fit, naming the first that does not.
+Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim = 0, const LedgerPtr& ledger = {});
+
+/// result[i][j] is tensors[j] on devices[i]; on its own device it is the tensor itself, sharing memory. Gradients are
+/// summed over the devices in their order, and stay undefined where no device has one.
+std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors, const std::vector<Device>& devices,
+                                                     const LedgerPtr& ledger = {});
+std::vector<Tensor> broadcast(const Tensor& x, const std::vector<Device>& devices);
+
+/// result[j] is the sum over i of per_device[i][j], in the order of i, on `device`. Undefined tensors are left out; the
+/// sum of none is undefined. ShapeError when shapes differ. The results of one dtype lie in one buffer.
+std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
+                                         const LedgerPtr& ledger = {});
+Tensor reduce_add(std::span<const Tensor> tensors, Device device);
+
+/// Makes copies[i][j] the outputs of a broadcast of tensors[j] on the tape, after their values have been put there.
+/// Tensors that need no gradient are left off.
+void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies, const LedgerPtr& ledger);
+
+}  // namespace tandem::parallel

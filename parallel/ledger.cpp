@@ -1,0 +1,94 @@
+#include "ledger.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace tandem::parallel {
+
+const char* name_of(Phase phase) {
+  constexpr const char* names[kPhaseCount] = {"check",  "scatter",  "replicate", "forward", "gather",
+                                              "loss", "backward", "reduce",    "step"};
+  return names[static_cast<int>(phase)];
+}
+
+void Ledger::add(const LedgerEntry& e) {
+  const std::scoped_lock lock(mutex_);
+  if (entries_.size() == capacity_) entries_.pop_front();
+  entries_.push_back(e);
+  Sum& sum = sums_[e.device][static_cast<std::size_t>(e.phase)];
+  ++sum.calls;
+  sum.bytes += e.bytes;
+  sum.ns += e.end_ns - e.begin_ns;
+}
+
+void Ledger::span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t bytes) {
+  for (int i = 0; i < kPhaseCount; ++i) {
+    const auto phase = static_cast<Phase>(i);
+    if (std::strcmp(name, name_of(phase)) == 0) add({phase, device, begin_ns, end_ns, bytes});
+  }
+}
+
+void Ledger::clear() {
+  const std::scoped_lock lock(mutex_);
+  entries_.clear();
+  sums_.clear();
+}
+
+std::vector<LedgerEntry> Ledger::entries() const {
+  const std::scoped_lock lock(mutex_);
+  return {entries_.begin(), entries_.end()};
+}
+
+std::vector<PhaseTotal> Ledger::totals() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<PhaseTotal> all;
+  for (const auto& [device, sums] : sums_) {
+    for (int i = 0; i < kPhaseCount; ++i) {
+      const auto phase = static_cast<Phase>(i);
+      const Sum& s = sums[static_cast<std::size_t>(i)];
+      if (s.calls == 0) continue;
+      const std::int64_t inside = phase == Phase::Backward ? sums[static_cast<std::size_t>(Phase::Reduce)].ns : 0;
+      all.push_back({phase, device, s.calls, s.bytes, static_cast<double>(s.ns - inside) * 1e-9});
+    }
+  }
+  return all;
+}
+
+std::string Ledger::table() const {
+  const std::vector<PhaseTotal> all = totals();
+  std::map<Device, double> of_device;
+  for (const PhaseTotal& t : all) of_device[t.device] += t.seconds;
+  std::string text = fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12} {:>8} {:>7}\n", "device", "phase", "calls", "bytes", "ms", "GB/s", "share");
+  Device last{DeviceType::CPU, -1};
+  for (const PhaseTotal& t : all) {
+    const std::string rate = t.bytes > 0 && t.seconds > 0 ? fmt::format("{:.2f}", static_cast<double>(t.bytes) / t.seconds * 1e-9) : "";
+    text += fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12.3f} {:>8} {:>6.1f}%\n", t.device == last ? "" : str(t.device),
+                        name_of(t.phase), t.calls, t.bytes, t.seconds * 1e3, rate,
+                        of_device[t.device] > 0 ? 100 * t.seconds / of_device[t.device] : 0.0);
+    last = t.device;
+  }
+  return text;
+}
+
+std::string Ledger::chrome_trace() const {
+  const std::vector<LedgerEntry> all = entries();
+  std::map<Device, int> rows;
+  for (const LedgerEntry& e : all) rows.emplace(e.device, 0);
+  int next = 0;
+  for (auto& [device, row] : rows) row = next++;
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  text += R"({"ph":"M","pid":0,"name":"process_name","args":{"name":"tandem"}})";
+  for (const auto& [device, row] : rows) {
+    text += fmt::format(",\n{{\"ph\":\"M\",\"pid\":0,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}", row, str(device));
+  }
+  const std::int64_t origin = all.empty() ? 0 : all.front().begin_ns;
+  for (const LedgerEntry& e : all) {
+    text += fmt::format(",\n{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{\"bytes\":{}}}}}",
+                        rows[e.device], name_of(e.phase), static_cast<double>(e.begin_ns - origin) * 1e-3,
+                        static_cast<double>(e.end_ns - e.begin_ns) * 1e-3, e.bytes);
+  }
+  return text + "\n]}\n";
+}
+
+}  // namespace tandem::parallel

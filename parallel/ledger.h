@@ -1,0 +1,88 @@
+#pragma once
+// The ledger: what each device did, when, and how many bytes that moved.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../engine/context.h"
+#include "../engine/device.h"
+
+namespace tandem::parallel {
+
+/// The parts of a data-parallel step, in their order. Check looks over the arguments and the module; Reduce lies inside
+/// Backward.
+enum class Phase : std::uint8_t { Check, Scatter, Replicate, Forward, Gather, Loss, Backward, Reduce, Step };
+inline constexpr int kPhaseCount = 9;
+const char* name_of(Phase phase);
+
+struct LedgerEntry {
+  Phase phase;
+  Device device;
+  std::int64_t begin_ns;  ///< of the steady clock
+  std::int64_t end_ns;
+  std::int64_t bytes;  ///< that crossed from one device to another, 0 for work inside a device
+};
+
+/// Sums over all entries of one phase on one device.
+struct PhaseTotal {
+  Phase phase;
+  Device device;
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;
+  double seconds = 0;  ///< Backward: without the Reduce inside it
+};
+
+/// Thread-safe. Sums cover everything since clear(); single entries are kept for the last `capacity` of them.
+class Ledger : public Observer {
+ public:
+  explicit Ledger(std::size_t capacity = 1 << 16) : capacity_(capacity) {}
+
+  void add(const LedgerEntry& entry);
+  /// From backward().
+  void span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t bytes) override;
+  void clear();
+
+  std::vector<LedgerEntry> entries() const;
+  /// By device, then phase.
+  std::vector<PhaseTotal> totals() const;
+  /// The totals as a table: device, phase, calls, bytes, milliseconds, GB/s (1 GB = 1e9 bytes), share of the device's time.
+  std::string table() const;
+  /// The entries in the Chrome trace event format, which ui.perfetto.dev and chrome://tracing open: a row per device.
+  std::string chrome_trace() const;
+
+ private:
+  struct Sum {
+    std::int64_t calls = 0, bytes = 0, ns = 0;
+  };
+  mutable std::mutex mutex_;
+  std::size_t capacity_;
+  std::deque<LedgerEntry> entries_;
+  std::map<Device, std::array<Sum, kPhaseCount>> sums_;
+};
+
+/// Enters a phase of the calling thread into a ledger, from construction to destruction.
+class PhaseScope {
+ public:
+  PhaseScope(Ledger* ledger, Phase phase, Device device, std::int64_t bytes = 0)
+      : ledger_(ledger), entry_{phase, device, ledger ? now_ns() : 0, 0, bytes} {}
+  ~PhaseScope() {
+    if (!ledger_) return;
+    entry_.end_ns = now_ns();
+    ledger_->add(entry_);
+  }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+  void add_bytes(std::int64_t bytes) { entry_.bytes += bytes; }
+
+ private:
+  Ledger* ledger_;
+  LedgerEntry entry_;
+};
+
+}  // namespace tandem::parallel
