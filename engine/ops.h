@@ -126,7 +126,7 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
 /// Floating only; the sum of squared deviations over max(0, n - correction): NaN for one element with correction 1.
-Tensor var(const Tensor& x, std::int64_t correction = 1);
+Tensor var(const Tensor& x);
 Tensor var(const Tensor& x, const Shape& dims, std::int64_t correction = 1, bool keepdim = false);
 /// Over all elements; the gradient is shared evenly among ties. ValueError for an empty tensor.
 Tensor max(const Tensor& x);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "../op_record.h"
 #include "../ops_internal.h"
 
@@ -36,8 +38,8 @@ Tensor compare(const char* name, CompareOp op, const Tensor& a, const Scalar& b)
 
 }  // namespace
 
-#define TANDEM_DEFINE_COMPARE(name, Op)                                                               \
-  Tensor name(const Tensor& a, const Tensor& b) { return compare(#name, CompareOp::Op, a, b); }       \
+#define TANDEM_DEFINE_COMPARE(name, Op)                                                         \
+  Tensor name(const Tensor& a, const Tensor& b) { return compare(#name, CompareOp::Op, a, b); } \
   Tensor name(const Tensor& a, const Scalar& b) { return compare(#name, CompareOp::Op, a, b); }
 TANDEM_DEFINE_COMPARE(eq, Eq)
 TANDEM_DEFINE_COMPARE(ne, Ne)
@@ -121,8 +123,10 @@ bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool e
   const NoGradGuard no_grad;
   const Tensor x = to(a, kFloat64);
   const Tensor y = to(b, kFloat64);
+  const Tensor distance = abs(sub(x, y));
+  const Tensor within = mul(le(distance, add(mul(abs(y), rtol), atol)), lt(distance, INFINITY));
   // Equal infinities are close; their difference is NaN.
-  Tensor close = add(le(abs(sub(x, y)), add(mul(abs(y), rtol), atol)), eq(x, y));
+  Tensor close = add(within, eq(x, y));
   if (equal_nan) close = add(close, mul(isnan(x), isnan(y)));
   return sum(close).item<std::int64_t>() == a.numel();
 }
@@ -142,16 +146,15 @@ std::vector<OpRecord> compare_records() {
                          [](const Inputs& x) { return where(x[0], 2.5, x[1]); }),
              make_sample("torch.where(x0, x1, x2)", {cond({0}), sample({0}), sample({0}, 2)}, call)};
        }},
-#define TANDEM_COMPARE_RECORD(name, text, sign)                                                                \
-  {#name, text,                                                                                                 \
-   [] {                                                                                                         \
-     return std::vector<OpSample>{                                                                              \
-         make_sample("x0 " sign " x1", {sample({3, 4}), sample({4}, 4)},                                       \
-                     [](const Inputs& x) { return name(x[0], x[1]); }),                                         \
-         make_sample("x0 " sign " 0.5", {sample({9})}, [](const Inputs& x) { return name(x[0], 0.5); }),       \
-         make_sample("x0 " sign " x1", {sample({0}), sample({1})},                                             \
-                     [](const Inputs& x) { return name(x[0], x[1]); })};                                        \
-   },                                                                                                           \
+#define TANDEM_COMPARE_RECORD(name, text, sign)                                                                        \
+  {#name, text,                                                                                                        \
+   [] {                                                                                                                \
+     return std::vector<OpSample>{                                                                                     \
+         make_sample("x0 " sign " x1", {sample({3, 4}), sample({4}, 4)},                                               \
+                     [](const Inputs& x) { return name(x[0], x[1]); }),                                                \
+         make_sample("x0 " sign " 0.5", {sample({9})}, [](const Inputs& x) { return name(x[0], 0.5); }),               \
+         make_sample("x0 " sign " x1", {sample({0}), sample({1})}, [](const Inputs& x) { return name(x[0], x[1]); })}; \
+   },                                                                                                                  \
    false}
       TANDEM_COMPARE_RECORD(eq, "a == b", "=="),
       TANDEM_COMPARE_RECORD(ne, "a != b", "!="),

@@ -98,9 +98,7 @@ Tensor var(const Tensor& x, const Shape& dims, std::int64_t correction, bool kee
   return div(sum(square(deviation), dims, keepdim), std::max<std::int64_t>(0, n - correction));
 }
 
-Tensor var(const Tensor& x, std::int64_t correction) {
-  return var(x, x.defined() ? all_dims(x) : Shape{}, correction);
-}
+Tensor var(const Tensor& x) { return var(x, x.defined() ? all_dims(x) : Shape{}); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   check_defined("sum_to", "the tensor", x);
@@ -154,7 +152,8 @@ Tensor extreme_of_all(const char* name, ReduceOp op, const Tensor& x) {
   return out;
 }
 
-std::pair<Tensor, Tensor> extreme_along(const char* name, ReduceOp op, const Tensor& x, std::int64_t dim, bool keepdim) {
+std::pair<Tensor, Tensor> extreme_along(const char* name, ReduceOp op, const Tensor& x, std::int64_t dim,
+                                        bool keepdim) {
   check_defined(name, "the tensor", x);
   const int d = wrap_dim(name, dim, x.dim());
   if (x.dim() == 0) return {clone(x), zeros({}, kInt64, x.device())};
@@ -216,7 +215,9 @@ std::vector<OpSample> reduction_samples(const std::string& name, const std::stri
       make_sample(call("dim=(1,)"), {sample({3, 4})}, [some](const Inputs& x) { return some(x[0], {1}, false); }),
       make_sample(call("dim=(0,)"), {sample({3, 4})}, [some](const Inputs& x) { return some(x[0], {0}, false); }),
       make_sample(call("dim=(0,-1), keepdim=True"), {sample({2, 3, 4})},
-                  [some](const Inputs& x) { return some(x[0], {0, -1}, true); }),
+                  [some](const Inputs& x) {
+                    return some(x[0], {0, -1}, true);
+                  }),
       make_sample(call("dim=(1,)"), {sample({0, 3})}, [some](const Inputs& x) { return some(x[0], {1}, false); }),
   };
 }
@@ -238,18 +239,21 @@ std::vector<OpRecord> reduce_records() {
   return {
       {"sum", "sum over dims",
        [] {
-         return reduction_samples("sum", "", [](const Inputs& x) { return sum(x[0]); },
-                                  [](const Tensor& x, const Shape& d, bool k) { return sum(x, d, k); });
+         return reduction_samples(
+             "sum", "", [](const Inputs& x) { return sum(x[0]); },
+             [](const Tensor& x, const Shape& d, bool k) { return sum(x, d, k); });
        }},
       {"mean", "mean over dims",
        [] {
-         return reduction_samples("mean", "", [](const Inputs& x) { return mean(x[0]); },
-                                  [](const Tensor& x, const Shape& d, bool k) { return mean(x, d, k); });
+         return reduction_samples(
+             "mean", "", [](const Inputs& x) { return mean(x[0]); },
+             [](const Tensor& x, const Shape& d, bool k) { return mean(x, d, k); });
        }},
       {"var", "variance over dims",
        [] {
-         auto samples = reduction_samples("var", "", [](const Inputs& x) { return var(x[0]); },
-                                          [](const Tensor& x, const Shape& d, bool k) { return var(x, d, 1, k); });
+         auto samples = reduction_samples(
+             "var", "", [](const Inputs& x) { return var(x[0]); },
+             [](const Tensor& x, const Shape& d, bool k) { return var(x, d, 1, k); });
          samples.push_back(make_sample("x0.var(dim=(1,), unbiased=False)", {sample({3, 4})},
                                        [](const Inputs& x) { return var(x[0], {1}, 0); }));
          return samples;
@@ -266,9 +270,13 @@ std::vector<OpRecord> reduce_records() {
        false},
       {"sum_to", "sum down to a shape that broadcasts to x's",
        [] {
-         return std::vector<OpSample>{
-             make_sample("x0.sum_to_size(3, 1)", {sample({2, 3, 4})}, [](const Inputs& x) { return sum_to(x[0], {3, 1}); }),
-             make_sample("x0.sum_to_size(1, 4)", {sample({0, 4})}, [](const Inputs& x) { return sum_to(x[0], {1, 4}); })};
+         return std::vector<OpSample>{make_sample("x0.sum_to_size(3, 1)", {sample({2, 3, 4})},
+                                                  [](const Inputs& x) {
+                                                    return sum_to(x[0], {3, 1});
+                                                  }),
+                                      make_sample("x0.sum_to_size(1, 4)", {sample({0, 4})}, [](const Inputs& x) {
+                                        return sum_to(x[0], {1, 4});
+                                      })};
        }},
       {"norm", "square root of the sum of squares",
        [] {

@@ -118,37 +118,37 @@ void find_clamp(DType dtype, RowKernel<4>& kernel) {
 template <class T>
 void where_row(std::int64_t n, void* const (&data)[4], const std::int64_t (&steps)[4]) {
   T* y = static_cast<T*>(data[0]);
-  const bool* c = static_cast<const bool*>(data[1]);
+  const std::uint8_t* c = static_cast<const std::uint8_t*>(data[1]);  // bool would keep GCC from vectorising
   const T* a = static_cast<const T*>(data[2]);
   const T* b = static_cast<const T*>(data[3]);
   if (steps[1] == 0) {
-    const T* from = *c ? a : b;
-    const std::int64_t step = *c ? steps[2] : steps[3];
+    const T* from = *c != 0 ? a : b;
+    const std::int64_t step = *c != 0 ? steps[2] : steps[3];
     for (std::int64_t i = 0; i < n; ++i) y[i] = from[i * step];
   } else if (steps[2] == 1 && steps[3] == 1) {
     TANDEM_INDEPENDENT
     for (std::int64_t i = 0; i < n; ++i) {
       const T yes = a[i], no = b[i];
-      y[i] = c[i] ? yes : no;
+      y[i] = c[i] != 0 ? yes : no;
     }
   } else if (steps[2] == 1) {
     const T no = *b;
     TANDEM_INDEPENDENT
     for (std::int64_t i = 0; i < n; ++i) {
       const T yes = a[i];
-      y[i] = c[i] ? yes : no;
+      y[i] = c[i] != 0 ? yes : no;
     }
   } else if (steps[3] == 1) {
     const T yes = *a;
     TANDEM_INDEPENDENT
     for (std::int64_t i = 0; i < n; ++i) {
       const T no = b[i];
-      y[i] = c[i] ? yes : no;
+      y[i] = c[i] != 0 ? yes : no;
     }
   } else {
     const T yes = *a, no = *b;
     TANDEM_INDEPENDENT
-    for (std::int64_t i = 0; i < n; ++i) y[i] = c[i] ? yes : no;
+    for (std::int64_t i = 0; i < n; ++i) y[i] = c[i] != 0 ? yes : no;
   }
 }
 

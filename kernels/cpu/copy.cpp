@@ -16,8 +16,8 @@
 namespace tandem::kernels::cpu {
 namespace {
 
-/// Side of the squares in which a transposition goes, so that both sides stay in the first-level cache.
-constexpr std::int64_t kTile = 32;
+/// Transpositions go by tiles of that many steps along the output's rows and along the input's.
+constexpr std::int64_t kTileOut = 128, kTileIn = 32;
 
 template <class T>
 void copy_row(std::int64_t n, T* out, std::int64_t out_step, const T* in, std::int64_t in_step) {
@@ -40,34 +40,40 @@ int transposed_dim(const ElementwisePlan<2>& plan) {
   return 0;
 }
 
-/// Copies by squares over dimensions 0 and `across`.
+/// out[j * out_across + i * out_step] = in[i * in_step + j] for a tile or a part of one. It goes through a buffer,
+/// because the lines of either side may all fall into one set of the cache.
+template <class T>
+void transpose_tile(std::int64_t height, std::int64_t width, T* out, std::int64_t out_step, std::int64_t out_across,
+                    const T* in, std::int64_t in_step) {
+  T tile[kTileIn][kTileOut];
+  for (std::int64_t i = 0; i < height; ++i) {
+    for (std::int64_t j = 0; j < width; ++j) tile[j][i] = in[i * in_step + j];
+  }
+  for (std::int64_t j = 0; j < width; ++j) copy_row<T>(height, out + j * out_across, out_step, tile[j], 1);
+}
+
+/// Copies by tiles over dimension 0 and `across`, in which the input is adjacent.
 template <class T>
 void copy_transposed(const Stream& stream, const ElementwisePlan<2>& plan, int across, T* out, const T* in) {
-  // The walk takes strips of kTile steps in dimension 0, for every position in the dimensions but `across`.
-  const std::int64_t strips = (plan.shape[0] + kTile - 1) / kTile;
+  // The walk takes strips of kTileOut steps in dimension 0, for every position in the dimensions but `across`.
+  const std::int64_t strips = (plan.shape[0] + kTileOut - 1) / kTileOut, width = plan.shape[across];
+  const std::int64_t out_step = plan.strides[0][0], in_step = plan.strides[0][1];
+  const std::int64_t out_across = plan.strides[across][0];
   ElementwisePlan<2> outer = plan;
   outer.shape[0] = strips;
-  for (std::int64_t& stride : outer.strides[0]) stride *= kTile;
+  for (std::int64_t& stride : outer.strides[0]) stride *= kTileOut;
   outer.shape[across] = 1;
-  outer.numel = plan.numel / plan.shape[0] / plan.shape[across] * strips;
-  const std::int64_t width = plan.shape[across];
-  const std::int64_t out_step = plan.strides[0][0], in_step = plan.strides[0][1];
-  const std::int64_t out_across = plan.strides[across][0], in_across = plan.strides[across][1];
-  const std::int64_t grain = kGrain / (kTile * width) + 1;
-  parallel_for(stream, outer.numel, grain, [&](std::int64_t begin, std::int64_t end) {
+  outer.numel = plan.numel / plan.shape[0] / width * strips;
+  parallel_for(stream, outer.numel, kGrain / (kTileOut * width) + 1, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t strip = begin % strips;
     for_each_row(outer, begin, end, [&](const std::int64_t(&offsets)[2], std::int64_t n) {
       for (std::int64_t s = 0; s < n; ++s, strip = strip + 1 == strips ? 0 : strip + 1) {
-        const std::int64_t height = strip + 1 == strips ? plan.shape[0] - strip * kTile : kTile;
-        T* to = out + offsets[0] + s * kTile * out_step;
-        const T* from = in + offsets[1] + s * kTile * in_step;
-        for (std::int64_t j0 = 0; j0 < width; j0 += kTile) {
-          const std::int64_t j1 = width - j0 < kTile ? width : j0 + kTile;
-          for (std::int64_t j = j0; j < j1; ++j) {
-            T* column = to + j * out_across;
-            const T* row = from + j * in_across;
-            for (std::int64_t i = 0; i < height; ++i) column[i * out_step] = row[i * in_step];
-          }
+        const std::int64_t height = strip + 1 == strips ? plan.shape[0] - strip * kTileOut : kTileOut;
+        T* to = out + offsets[0] + s * kTileOut * out_step;
+        const T* from = in + offsets[1] + s * kTileOut * in_step;
+        for (std::int64_t j = 0; j < width; j += kTileIn) {
+          transpose_tile(height, width - j < kTileIn ? width - j : kTileIn, to + j * out_across, out_step, out_across,
+                         from + j, in_step);
         }
       }
     });

@@ -10,7 +10,7 @@
 namespace tandem::kernels::cpu {
 
 /// Calls f(context, begin, end) for consecutive parts of [0, n), none smaller than `grain` but the last, on at most
-/// `threads` threads. Defined in parallel_openmp.cpp, or in parallel_serial.cpp for builds without OpenMP.
+/// `threads` threads. Defined in parallel_pool.cpp, or in parallel_openmp.cpp for builds with OpenMP.
 void run_parallel(int threads, std::int64_t n, std::int64_t grain, void (*f)(void*, std::int64_t, std::int64_t),
                   void* context);
 

@@ -1,12 +1,12 @@
 // Loops of random.cpp, compiled per instruction set.
 
-/// Words that are drawn at a time.
+/// Blocks that are drawn at a time.
 constexpr std::int64_t kBlocks = 64;
 constexpr std::int64_t kWords = 4 * kBlocks;
 
-void draw_words(const PhiloxState& state, std::int64_t first_block, std::uint32_t* words) {
+void draw_words(const PhiloxState& state, std::int64_t first_block, std::int64_t blocks, std::uint32_t* words) {
   const std::uint64_t first = state.offset + static_cast<std::uint64_t>(first_block);
-  for (std::int64_t b = 0; b < kBlocks; ++b) {
+  for (std::int64_t b = 0; b < blocks; ++b) {
     const PhiloxBlock block = philox(state.seed, state.stream, first + static_cast<std::uint64_t>(b));
     for (int k = 0; k < 4; ++k) words[4 * b + k] = block.word[k];
   }
@@ -19,9 +19,10 @@ void draw(const Stream& stream, const PhiloxState& state, std::int64_t n, std::i
   parallel_for(stream, batches, kGrain / kWords, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t batch = begin; batch < end; ++batch) {
       std::uint32_t words[kWords];
-      draw_words(state, batch * kBlocks, words);
       const std::int64_t first = batch * kBlocks * per_block, rest = n - first;
-      f(words, first, rest < kBlocks * per_block ? rest : kBlocks * per_block);
+      const std::int64_t count = rest < kBlocks * per_block ? rest : kBlocks * per_block;
+      draw_words(state, batch * kBlocks, (count + per_block - 1) / per_block, words);
+      f(words, first, count);
     }
   });
 }
@@ -49,7 +50,7 @@ template <class T>
 void normal(const Stream& stream, T* out, std::int64_t n, const PhiloxState& state, T mean, T std) {
   draw(stream, state, n, kPerBlock<T>, [=](const std::uint32_t* words, std::int64_t first, std::int64_t count) {
     T values[kWords];
-    for (std::int64_t i = 0; i < kBlocks * kPerBlock<T> / 2; ++i) {
+    for (std::int64_t i = 0; 2 * i < count; ++i) {
       const NormalPair<T> pair = normal_pair<T>(bits_at<T>(words, 2 * i), bits_at<T>(words, 2 * i + 1));
       values[2 * i] = mean + std * pair.first;
       values[2 * i + 1] = mean + std * pair.second;
@@ -68,17 +69,26 @@ void randint(const Stream& stream, T* out, std::int64_t n, const PhiloxState& st
 }
 
 template <class T>
+[[gnu::noinline]] void dropout_batch(const std::uint32_t* words, std::int64_t n, std::uint32_t threshold,
+                                     std::uint8_t keep, T scale, const T* in, std::uint8_t* mask, T* out) {
+  TANDEM_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool kept = words[i] >= threshold;
+    const T x = in[i] * scale;
+    mask[i] = kept ? keep : std::uint8_t{0};
+    out[i] = kept ? x : T(0);
+  }
+}
+
+template <class T>
 void dropout(const Stream& stream, T* out, bool* mask, const T* in, std::int64_t n, const PhiloxState& state,
              double p) {
-  const std::uint64_t threshold = static_cast<std::uint64_t>(p * 0x1p32);
-  const T scale = static_cast<T>(1 / (1 - p));
+  // With p = 1 every word is below the threshold but the largest, and that one is kept as zero.
+  const std::uint32_t threshold = p < 1 ? static_cast<std::uint32_t>(p * 0x1p32) : ~0u;
   draw(stream, state, n, 4, [=](const std::uint32_t* words, std::int64_t first, std::int64_t count) {
-    TANDEM_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) {
-      const bool keep = words[i] >= threshold;
-      const T x = in[first + i];
-      mask[first + i] = keep;
-      out[first + i] = keep ? x * scale : T(0);
-    }
+    // The mask as bytes, because GCC does not vectorise stores of bool.
+    dropout_batch(words, count, threshold, static_cast<std::uint8_t>(p < 1 ? 1 : 0),
+                  static_cast<T>(p < 1 ? 1 / (1 - p) : 0), in + first, reinterpret_cast<std::uint8_t*>(mask + first),
+                  out + first);
   });
 }

@@ -80,11 +80,8 @@ struct Maximum {
   static constexpr bool integers = true, booleans = true;
   template <class T>
   static TANDEM_HD T forward(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) {
-      return ((a > b) | (a != a)) ? a : b;
-    } else {
-      return a > b ? a : b;
-    }
+    T larger = a > b ? a : b;  // b if one is NaN
+    return a != a ? a : larger;
   }
 };
 
@@ -93,11 +90,8 @@ struct Minimum {
   static constexpr bool integers = true, booleans = true;
   template <class T>
   static TANDEM_HD T forward(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) {
-      return ((a < b) | (a != a)) ? a : b;
-    } else {
-      return a < b ? a : b;
-    }
+    T smaller = a < b ? a : b;  // b if one is NaN
+    return a != a ? a : smaller;
   }
 };
 

@@ -47,7 +47,7 @@ struct MaxOf {
   /// Whether x takes the place of `best`, which came before it.
   template <class T>
   static TANDEM_HD bool better(T x, T best) {
-    return (x > best) | ((x != x) & (best == best));
+    return !(x <= best) & (best == best);
   }
 };
 
@@ -70,7 +70,7 @@ struct MinOf {
   /// Whether x takes the place of `best`, which came before it.
   template <class T>
   static TANDEM_HD bool better(T x, T best) {
-    return (x < best) | ((x != x) & (best == best));
+    return !(x >= best) & (best == best);
   }
 };
 
