@@ -160,7 +160,8 @@ bool needs_grad(const T&... t) {
 }
 
 /// Records that `out` was computed from `inputs`, with the function that gives the inputs' gradients. Call it when
-/// needs_grad(inputs...), on a fresh tensor or a fresh view. This is all there is to a differentiable function of your own:
+/// needs_grad(inputs...), on a fresh tensor or a fresh view. This is all there is to a differentiable function of your
+/// own:
 ///
 ///     Tensor cube(const Tensor& x) {
 ///       Tensor y = x.detach() * x.detach() * x.detach();
@@ -172,7 +173,8 @@ bool needs_grad(const T&... t) {
 ///
 /// Written with differentiable functions, as here, it can be differentiated twice.
 template <class F>
-Tensor& record(const char* name, Tensor& out, std::initializer_list<std::reference_wrapper<const Tensor>> inputs, F backward) {
+Tensor& record(const char* name, Tensor& out, std::initializer_list<std::reference_wrapper<const Tensor>> inputs,
+               F backward) {
   auto node = Ref<Node>(new FunctionNode<F>(name, std::move(backward)));
   for (const Tensor& t : inputs) node->add_input(t);
   node->add_output(out);
@@ -194,7 +196,8 @@ struct BackwardOptions {
 /// Sums d(outputs)/d(leaf), weighted by `gradients`, into the .grad of every leaf. A scalar output needs no gradient
 /// (1 is meant); others do: AutogradError. An error leaves gradients of leaves that were finished in place, and the
 /// engine usable. One thread at a time may run through a node: AutogradError for the second.
-void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients = {}, BackwardOptions options = {});
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients = {},
+              BackwardOptions options = {});
 
 /// The gradients of `inputs` instead, leaving .grad alone. An input that the outputs do not depend on is an
 /// AutogradError, or gives an undefined tensor with allow_unused.

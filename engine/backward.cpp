@@ -62,13 +62,16 @@ bool has_nan(const Tensor& t) {
 
 void check_gradient(const char* of, const char* who, const Tensor& g, const OutputMeta& wanted) {
   if (g.sizes() != wanted.shape) {
-    throw ShapeError(fmt::format("{}: the gradient {} has shape {}, wanted {}", who, of, str(g.sizes()), str(wanted.shape)));
+    throw ShapeError(
+        fmt::format("{}: the gradient {} has shape {}, wanted {}", who, of, str(g.sizes()), str(wanted.shape)));
   }
   if (g.dtype() != wanted.dtype) {
-    throw DTypeError(fmt::format("{}: the gradient {} is {}, wanted {}", who, of, name_of(g.dtype()), name_of(wanted.dtype)));
+    throw DTypeError(
+        fmt::format("{}: the gradient {} is {}, wanted {}", who, of, name_of(g.dtype()), name_of(wanted.dtype)));
   }
   if (g.device() != wanted.device) {
-    throw DeviceError(fmt::format("{}: the gradient {} is on {}, wanted {}", who, of, str(g.device()), str(wanted.device)));
+    throw DeviceError(
+        fmt::format("{}: the gradient {} is on {}, wanted {}", who, of, str(g.device()), str(wanted.device)));
   }
 }
 
@@ -116,7 +119,7 @@ class BackwardRun {
     std::uint32_t pending = 0;  ///< gradients still to come
     std::uint32_t first_edge = 0;
     bool needed = true;
-    Tensor grad;            ///< of output 0
+    Tensor grad;               ///< of output 0
     std::vector<Tensor> more;  ///< of the others
     std::vector<Part> parts;   ///< while several devices run: added up in the order of one device when complete
   };
@@ -199,9 +202,7 @@ class BackwardRun {
     for (Slot& s : slots_) wanted_.push_back(wanted.contains(s.node));
   }
 
-  bool wants(std::uint32_t slot) const {
-    return to_leaves_ || slots_[slot].needed || wanted_[slot];
-  }
+  bool wants(std::uint32_t slot) const { return to_leaves_ || slots_[slot].needed || wanted_[slot]; }
 
   void add_part(Slot& slot, std::uint32_t output, std::uint64_t sequence, Tensor g) {
     if (!g.defined()) return;
@@ -222,15 +223,16 @@ class BackwardRun {
   std::vector<Tensor> run_node(Slot& slot) {
     Node& node = *slot.node;
     if (node.busy_.exchange(true, std::memory_order_acquire)) {
-      throw AutogradError(fmt::format("{}: backward() is already running through this node, in another thread or in a hook",
-                                      node.name()));
+      throw AutogradError(fmt::format(
+          "{}: backward() is already running through this node, in another thread or in a hook", node.name()));
     }
     struct Idle {
       Node& node;
       ~Idle() { node.busy_.store(false, std::memory_order_release); }
     } idle{node};
 
-    std::sort(slot.parts.begin(), slot.parts.end(), [](const Part& a, const Part& b) { return a.sequence > b.sequence; });
+    std::sort(slot.parts.begin(), slot.parts.end(),
+              [](const Part& a, const Part& b) { return a.sequence > b.sequence; });
     for (Part& p : slot.parts) accumulate(grad_at(slot, p.output), std::move(p.grad));
     slot.parts.clear();
 
@@ -255,8 +257,10 @@ class BackwardRun {
     for (const Tensor& g : slot.more) any = any || g.defined();
     if (any) {
       if (node.released_) {
-        throw AutogradError(fmt::format("{}: backward() ran through this node before and its buffers were freed; pass "
-                                        "retain_graph to keep them", node.name()));
+        throw AutogradError(
+            fmt::format("{}: backward() ran through this node before and its buffers were freed; pass "
+                        "retain_graph to keep them",
+                        node.name()));
       }
       bool needed_inline[8];
       std::unique_ptr<bool[]> needed_heap;
@@ -287,8 +291,8 @@ class BackwardRun {
         const Edge& edge = node.next()[i];
         check_gradient("of an input", node.name(), result[i], edge.node->outputs()[edge.index]);
         if (inner_.anomaly && has_nan(result[i])) {
-          throw AutogradError(fmt::format("{} (node {}): its backward gave NaN in the gradient of input {}", node.name(),
-                                          node.sequence(), i));
+          throw AutogradError(fmt::format("{} (node {}): its backward gave NaN in the gradient of input {}",
+                                          node.name(), node.sequence(), i));
         }
       }
     }
@@ -431,7 +435,8 @@ class BackwardRun {
 
 namespace {
 
-void add_roots(const char* op, BackwardRun& run, const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients) {
+void add_roots(const char* op, BackwardRun& run, const std::vector<Tensor>& outputs,
+               const std::vector<Tensor>& gradients) {
   if (outputs.empty()) throw ValueError(fmt::format("{}: there are no outputs", op));
   if (!gradients.empty() && gradients.size() != outputs.size()) {
     throw ValueError(fmt::format("{}: {} outputs but {} gradients", op, outputs.size(), gradients.size()));
@@ -440,12 +445,14 @@ void add_roots(const char* op, BackwardRun& run, const std::vector<Tensor>& outp
     const Tensor& out = outputs[i];
     check_defined(op, "an output", out);
     const Edge edge = gradient_edge(out);
-    if (!edge) throw AutogradError(fmt::format("{}: output {} needs no gradient: nothing was recorded for it: {}", op, i, describe(out)));
+    if (!edge)
+      throw AutogradError(
+          fmt::format("{}: output {} needs no gradient: nothing was recorded for it: {}", op, i, describe(out)));
     Tensor g = gradients.empty() ? Tensor() : gradients[i];
     if (!g.defined()) {
       if (out.numel() != 1) {
-        throw AutogradError(fmt::format("{}: output {} is {}; an output of more than one element needs a gradient", op, i,
-                                        describe(out)));
+        throw AutogradError(fmt::format("{}: output {} is {}; an output of more than one element needs a gradient", op,
+                                        i, describe(out)));
       }
       g = ones(out.sizes(), out.dtype(), out.device());
     }
@@ -475,8 +482,10 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   run.run();
   for (std::size_t i = 0; i < inputs.size() && !allow_unused; ++i) {
     if (!result[i].defined()) {
-      throw AutogradError(fmt::format("grad: the outputs do not depend on input {}: {}; pass allow_unused to get an undefined "
-                                      "gradient", i, describe(inputs[i])));
+      throw AutogradError(
+          fmt::format("grad: the outputs do not depend on input {}: {}; pass allow_unused to get an undefined "
+                      "gradient",
+                      i, describe(inputs[i])));
     }
   }
   return result;

@@ -13,7 +13,8 @@ class Observer {
  public:
   virtual ~Observer() = default;
   /// Times in nanoseconds of the steady clock.
-  virtual void span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t bytes) = 0;
+  virtual void span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns,
+                    std::int64_t bytes) = 0;
 };
 
 struct Context {
@@ -22,7 +23,7 @@ struct Context {
   int threads = 0;  ///< threads of one operation; 0: all cores
   int replica = 0;  ///< index of the replica that runs, of `replicas`
   int replicas = 1;
-  Device device{};             ///< of the replica
+  Device device{};               ///< of the replica
   Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
 };
 

@@ -127,10 +127,11 @@ class CpuAllocator final : public Allocator {
       release_all();
       p = system_allocate(c.bytes);
       if (!p) {
-        throw MemoryError(fmt::format("{}: out of memory: requested {} bytes; {} are allocated, {} were cached and have "
-                                      "been released",
-                                      str(device_), bytes, stats_.allocated, cached),
-                          bytes, cached);
+        throw MemoryError(
+            fmt::format("{}: out of memory: requested {} bytes; {} are allocated, {} were cached and have "
+                        "been released",
+                        str(device_), bytes, stats_.allocated, cached),
+            bytes, cached);
       }
     }
     ++blocks;

@@ -84,8 +84,10 @@ void set_cpu_device_count(int count) {
 }
 
 DeviceState& device_state(Device device) {
-  if (device.type != DeviceType::CPU || device.index < 0 || device.index >= cpu_count().load(std::memory_order_relaxed)) {
-    throw DeviceError(fmt::format("there is no device {}: this build has cpu:0 to cpu:{}", str(device), cpu_count() - 1));
+  if (device.type != DeviceType::CPU || device.index < 0 ||
+      device.index >= cpu_count().load(std::memory_order_relaxed)) {
+    throw DeviceError(
+        fmt::format("there is no device {}: this build has cpu:0 to cpu:{}", str(device), cpu_count() - 1));
   }
   std::atomic<DeviceState*>& slot = cpu_states[device.index];
   if (DeviceState* state = slot.load(std::memory_order_acquire)) return *state;

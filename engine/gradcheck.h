@@ -27,9 +27,11 @@ struct GradcheckResult {
 /// (f(x + eps) - f(x - eps)) / (2 eps), element by element, as |a - n| <= atol + rtol |n|. Inputs that require a
 /// gradient must be float64 CPU tensors (DTypeError), should be away from kinks, and their elements must not share
 /// memory. Backward runs twice and must give the same bits.
-GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                          const GradcheckOptions& options = {});
 
 /// gradcheck of the backward pass of f, as a function of the inputs and of the outputs' gradients.
-GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                              const GradcheckOptions& options = {});
 
 }  // namespace tandem

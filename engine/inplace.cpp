@@ -121,33 +121,40 @@ Edge gradient_edge(const Tensor& t) {
 bool check_inplace(const char* op, const Tensor& self, std::initializer_list<const Tensor*> others) {
   check_defined(op, "the tensor", self);
   if (self.numel() > 0 && overlaps_itself(self)) {
-    throw ValueError(fmt::format("{}: several elements of {} with strides {} lie in the same memory: overlapping memory "
-                                 "cannot be changed in place; clone() it first",
-                                 op, describe(self), str(self.strides())));
+    throw ValueError(
+        fmt::format("{}: several elements of {} with strides {} lie in the same memory: overlapping memory "
+                    "cannot be changed in place; clone() it first",
+                    op, describe(self), str(self.strides())));
   }
   if (!context().grad_enabled) return false;
   const TensorImpl& i = *self.impl();
   const bool own = self.requires_grad();
   if (own && self.is_leaf()) {
-    throw AutogradError(fmt::format("{}: a leaf that requires a gradient cannot be changed in place while the tape records; "
-                                    "use NoGradGuard: {}", op, describe(self)));
+    throw AutogradError(
+        fmt::format("{}: a leaf that requires a gradient cannot be changed in place while the tape records; "
+                    "use NoGradGuard: {}",
+                    op, describe(self)));
   }
   bool tracked = own;
   for (const Tensor* other : others) tracked = tracked || (other->defined() && other->requires_grad());
   if (!i.base) return tracked;
   const Tensor base(i.base);
   if (base.requires_grad() && base.is_leaf()) {
-    throw AutogradError(fmt::format("{}: a view of a leaf that requires a gradient cannot be changed in place while the tape "
-                                    "records; use NoGradGuard: {}", op, describe(self)));
+    throw AutogradError(
+        fmt::format("{}: a view of a leaf that requires a gradient cannot be changed in place while the tape "
+                    "records; use NoGradGuard: {}",
+                    op, describe(self)));
   }
   tracked = tracked || base.requires_grad();
   if (tracked && i.multi_view) {
-    throw AutogradError(fmt::format("{}: a piece made by split, chunk or unbind, or a view of one, cannot be changed in place "
-                                    "while the tape records; clone() it first: {}", op, describe(self)));
+    throw AutogradError(
+        fmt::format("{}: a piece made by split, chunk or unbind, or a view of one, cannot be changed in place "
+                    "while the tape records; clone() it first: {}",
+                    op, describe(self)));
   }
   if (tracked && i.no_grad_view) {
-    throw AutogradError(fmt::format("{}: a view made under NoGradGuard cannot be changed in place while the tape records: {}",
-                                    op, describe(self)));
+    throw AutogradError(fmt::format(
+        "{}: a view made under NoGradGuard cannot be changed in place while the tape records: {}", op, describe(self)));
   }
   return tracked;
 }

@@ -98,9 +98,10 @@ Saved saved_output(const Tensor& output, std::uint32_t index) {
 Tensor Saved::get(const GradContext& c) const {
   if (!tensor_.defined()) return {};
   if (tensor_.version() != version_) {
-    throw AutogradError(fmt::format("{}: {} was saved for backward at version {} and has been changed in place since: it is "
-                                    "at version {}; clone() it before the change, or change it after backward()",
-                                    c.node().name(), describe(tensor_), version_, tensor_.version()));
+    throw AutogradError(
+        fmt::format("{}: {} was saved for backward at version {} and has been changed in place since: it is "
+                    "at version {}; clone() it before the change, or change it after backward()",
+                    c.node().name(), describe(tensor_), version_, tensor_.version()));
   }
   if (!context().grad_enabled) return tensor_;
   Edge edge = edge_;
@@ -116,7 +117,9 @@ Tensor Saved::get(const GradContext& c) const {
 
 Accumulate::Accumulate(const TensorImpl& leaf) : Node("accumulate") { retarget(leaf); }
 
-void Accumulate::retarget(const TensorImpl& leaf) { reset_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()}); }
+void Accumulate::retarget(const TensorImpl& leaf) {
+  reset_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()});
+}
 
 Accumulate& accumulator_of(TensorImpl& leaf) {
   if (!leaf.meta) {

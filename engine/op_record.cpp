@@ -22,7 +22,8 @@ Tensor sample(const Shape& shape, int variant) {
 Tensor sample_positive(const Shape& shape, int variant) {
   std::vector<double> v(static_cast<std::size_t>(shape.numel()));
   for (std::size_t i = 0; i < v.size(); ++i) {
-    v[i] = (static_cast<double>(mixed(static_cast<std::int64_t>(i), variant)) + 2 + 0.5 * static_cast<double>(i / 61)) / 16;
+    v[i] = (static_cast<double>(mixed(static_cast<std::int64_t>(i), variant)) + 2 + 0.5 * static_cast<double>(i / 61)) /
+           16;
   }
   return from_vector(v, shape);
 }

@@ -34,7 +34,8 @@ Tensor empty_like(const Tensor& t);
 Tensor zeros_like(const Tensor& t);
 Tensor ones_like(const Tensor& t);
 /// [start, end) by step, 1-D. ValueError for step 0 or a step away from `end`.
-Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step = 1, DType dtype = kInt64, Device device = cpu());
+Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step = 1, DType dtype = kInt64,
+              Device device = cpu());
 inline Tensor arange(const Scalar& end) { return arange(0, end); }
 Tensor eye(std::int64_t n, DType dtype = kFloat32, Device device = cpu());
 /// Copies `values` in row-major order. ShapeError when their number is not the shape's.

@@ -71,7 +71,8 @@ kernels::PhiloxState reserve_random(Device device, std::int64_t n, DType dtype) 
   const std::int64_t per_block = dtype == kFloat64 ? 2 : 4;
   DeviceState& state = device_state(device);
   const std::scoped_lock lock(state.generator_mutex);
-  const kernels::PhiloxState out{state.generator.seed, static_cast<std::uint64_t>(device.index), state.generator.offset};
+  const kernels::PhiloxState out{state.generator.seed, static_cast<std::uint64_t>(device.index),
+                                 state.generator.offset};
   state.generator.offset += static_cast<std::uint64_t>((n + per_block - 1) / per_block);
   return out;
 }

@@ -9,7 +9,8 @@ namespace tandem {
 
 Shape::Shape(std::span<const std::int64_t> v) {
   if (v.size() > kMaxDims) {
-    throw ShapeError(fmt::format("a tensor has at most {} dimensions, got {}: ({})", kMaxDims, v.size(), fmt::join(v, ", ")));
+    throw ShapeError(
+        fmt::format("a tensor has at most {} dimensions, got {}: ({})", kMaxDims, v.size(), fmt::join(v, ", ")));
   }
   std::copy(v.begin(), v.end(), v_);
   n_ = static_cast<int>(v.size());

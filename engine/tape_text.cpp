@@ -44,7 +44,8 @@ std::string tape_table(const Tensor& t) {
   for (const Node* n : nodes_behind(t)) {
     std::string inputs;
     for (const Edge& e : n->next()) inputs += e ? fmt::format("{} ", e.node->sequence()) : std::string("- ");
-    text += fmt::format("{:>8}  {:<20} {:<7} {:<28} {}\n", n->sequence(), n->name(), str(n->device()), outputs_text(*n), inputs);
+    text += fmt::format("{:>8}  {:<20} {:<7} {:<28} {}\n", n->sequence(), n->name(), str(n->device()), outputs_text(*n),
+                        inputs);
   }
   return text;
 }
@@ -58,8 +59,8 @@ std::string tape_dot(const Tensor& t) {
     text += fmt::format("  subgraph \"cluster_{0}\" {{\n    label=\"{0}\";\n", str(d));
     for (const Node* n : nodes) {
       if (n->device() != d) continue;
-      text += fmt::format("    n{} [label=\"{} {}\\n{}\"{}];\n", n->sequence(), n->sequence(), n->name(), outputs_text(*n),
-                          n->is_accumulator() ? ", style=filled" : "");
+      text += fmt::format("    n{} [label=\"{} {}\\n{}\"{}];\n", n->sequence(), n->sequence(), n->name(),
+                          outputs_text(*n), n->is_accumulator() ? ", style=filled" : "");
     }
     text += "  }\n";
   }

@@ -57,9 +57,7 @@ Tensor view_of(const Tensor& x, const Shape& shape, const Shape& strides, std::i
   return Tensor(std::move(impl));
 }
 
-Tensor alias_of(const Tensor& x) {
-  return Tensor(show(*x.impl(), x.sizes(), x.strides(), x.storage_offset()));
-}
+Tensor alias_of(const Tensor& x) { return Tensor(show(*x.impl(), x.sizes(), x.strides(), x.storage_offset())); }
 
 void bump_version(const Tensor& x) {
   TensorImpl& i = *x.impl();

@@ -43,12 +43,12 @@ class TensorImpl : public RefCounted<TensorImpl> {
   DType dtype = DType::Float32;
   bool contiguous = true;
   bool requires_grad = false;
-  bool no_grad_view = false;    ///< a view that was made under no_grad
-  bool multi_view = false;      ///< one of several views made by one op, or a view of such a one
-  bool exclusive = false;       ///< shares its storage, but its elements belong to it alone
-  std::uint32_t history = 0;    ///< of a base: how often its history was rewritten; of a view: the count it has seen
-  Ref<TensorImpl> base;         ///< of a view: the tensor whose memory it shows, never itself a view
-  Ref<Version> version;         ///< null: the storage's
+  bool no_grad_view = false;  ///< a view that was made under no_grad
+  bool multi_view = false;    ///< one of several views made by one op, or a view of such a one
+  bool exclusive = false;     ///< shares its storage, but its elements belong to it alone
+  std::uint32_t history = 0;  ///< of a base: how often its history was rewritten; of a view: the count it has seen
+  Ref<TensorImpl> base;       ///< of a view: the tensor whose memory it shows, never itself a view
+  Ref<Version> version;       ///< null: the storage's
   std::unique_ptr<AutogradMeta> meta;
 
   std::byte* data() const { return storage->data() + offset * static_cast<std::int64_t>(size_of(dtype)); }
@@ -130,9 +130,7 @@ class Tensor {
   Tensor detach() const;
   /// The node that made this tensor; null for a leaf.
   Ref<Node> grad_fn() const;
-  std::uint32_t version() const {
-    return impl_->version ? impl_->version->value() : impl_->storage->version();
-  }
+  std::uint32_t version() const { return impl_->version ? impl_->version->value() : impl_->storage->version(); }
 
   // ---- views and copies: see ops.h
   Tensor contiguous() const;

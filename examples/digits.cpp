@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <tandem/tandem.h>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <string>
-#include <tandem/tandem.h>
 #include <vector>
 
 #include "digits_options.h"
@@ -43,7 +43,8 @@ volatile std::sig_atomic_t interrupted = 0;
 double accuracy(parallel::DataParallel<DigitsNet>& net, data::DataLoader& test) {
   const NoGradGuard no_grad;
   std::int64_t right = 0;
-  for (auto& [x, y] : test) right += eq(net(x.to(net.output_device())).argmax(1), y.to(net.output_device())).sum().item<std::int64_t>();
+  for (auto& [x, y] : test)
+    right += eq(net(x.to(net.output_device())).argmax(1), y.to(net.output_device())).sum().item<std::int64_t>();
   return static_cast<double>(right) / static_cast<double>(test.dataset().size());
 }
 
@@ -70,7 +71,8 @@ int train(const DigitsOptions& options) {
 
   while (batches.state().epoch < options.epochs && !interrupted) {
     const std::int64_t epoch = batches.state().epoch;
-    progress.start(fmt::format("epoch {:>2}/{}", epoch + 1, options.epochs), batches.size(), batches.state().next_batch);
+    progress.start(fmt::format("epoch {:>2}/{}", epoch + 1, options.epochs), batches.size(),
+                   batches.state().next_batch);
     for (auto& [x, y] : batches) {
       const std::int64_t begin = now_ns();
       Tensor loss = net(x.to(home));
@@ -93,7 +95,8 @@ int train(const DigitsOptions& options) {
     }
     if (interrupted) break;
     results.accuracy.push_back(accuracy(net, test));
-    progress.finish(fmt::format("loss {:.4f}  test accuracy {:.2f}%", results.loss.back(), 100 * results.accuracy.back()));
+    progress.finish(
+        fmt::format("loss {:.4f}  test accuracy {:.2f}%", results.loss.back(), 100 * results.accuracy.back()));
   }
   results.images_per_s = seconds > 0 ? static_cast<double>(images) / seconds : 0;
 

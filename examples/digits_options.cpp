@@ -11,7 +11,8 @@ using namespace tandem;
 
 namespace {
 
-/// Reads all of `text` as a number in [lo, hi], or says what was wanted, as CLI11's checks do: no error is an empty text.
+/// Reads all of `text` as a number in [lo, hi], or says what was wanted, as CLI11's checks do: no error is an empty
+/// text.
 template <class T>
 std::string read(const std::string& text, T lo, T hi, T& value) {
   T v{};
@@ -20,20 +21,23 @@ std::string read(const std::string& text, T lo, T hi, T& value) {
     value = v;
     return {};
   }
-  return fmt::format("got '{}', wanted {} from {} to {}", text, std::is_integral_v<T> ? "an integer" : "a number", lo, hi);
+  return fmt::format("got '{}', wanted {} from {} to {}", text, std::is_integral_v<T> ? "an integer" : "a number", lo,
+                     hi);
 }
 
 /// A file that will be written: its folder must be there.
 std::string writable(const std::string& text) {
   const std::filesystem::path folder = std::filesystem::absolute(text).parent_path();
   std::error_code ignored;
-  if (!text.empty() && std::filesystem::is_directory(folder, ignored) && !std::filesystem::is_directory(text, ignored)) return {};
+  if (!text.empty() && std::filesystem::is_directory(folder, ignored) && !std::filesystem::is_directory(text, ignored))
+    return {};
   return fmt::format("got '{}', wanted a file name in a folder that exists", text);
 }
 
 std::string readable(const std::string& text, bool directory) {
   std::error_code ignored;
-  if (directory ? std::filesystem::is_directory(text, ignored) : std::filesystem::is_regular_file(text, ignored)) return {};
+  if (directory ? std::filesystem::is_directory(text, ignored) : std::filesystem::is_regular_file(text, ignored))
+    return {};
   return fmt::format("got '{}', wanted {} that exists", text, directory ? "a folder" : "a file");
 }
 
@@ -54,18 +58,20 @@ std::optional<int> parse(int argc, char** argv, DigitsOptions& o) {
   std::string resume;
 
   const auto add = [&](const char* flag, std::string& text, const char* help, const char* type, auto check) {
-    app.add_option(flag, text, help)->type_name(type)->capture_default_str()->check([check](const std::string& s) -> std::string {
-      return check(s);
-    });
+    app.add_option(flag, text, help)
+        ->type_name(type)
+        ->capture_default_str()
+        ->check([check](const std::string& s) -> std::string { return check(s); });
   };
-  add("--devices", devices, "where to train; the first holds the model", "LIST", [&](const std::string& s) -> std::string {
-    try {
-      o.devices = parse_devices(s);
-      return {};
-    } catch (const Error& e) {
-      return fmt::format("got '{}': {}", s, e.what());
-    }
-  });
+  add("--devices", devices, "where to train; the first holds the model", "LIST",
+      [&](const std::string& s) -> std::string {
+        try {
+          o.devices = parse_devices(s);
+          return {};
+        } catch (const Error& e) {
+          return fmt::format("got '{}': {}", s, e.what());
+        }
+      });
   add("--epochs", epochs, "passes over the training images, 1 to 10000", "N",
       [&](const std::string& s) { return read<std::int64_t>(s, 1, 10000, o.epochs); });
   add("--batch", batch, "images per step, 1 to 3823", "N",

@@ -20,8 +20,8 @@ class Progress {
     if (!terminal_) return;
     constexpr std::int64_t kWidth = 30;
     const auto filled = static_cast<std::size_t>(kWidth * done_ / steps_);
-    fmt::print("\r{} [{:<30}] {}/{}  loss {:.4f}  {:.0f} images/s ", title_, std::string(filled, '#'), done_, steps_, loss,
-               images_per_s);
+    fmt::print("\r{} [{:<30}] {}/{}  loss {:.4f}  {:.0f} images/s ", title_, std::string(filled, '#'), done_, steps_,
+               loss, images_per_s);
     std::fflush(stdout);
     open_ = true;
   }

@@ -79,7 +79,8 @@ std::int64_t load_checkpoint(const std::filesystem::path& path, Module& module, 
   const data::TensorFile file = data::load_tensors(path, {.require_checksum = true});
   const Metadata m(path, file.metadata);
   if (m.text("format") != "tandem checkpoint 1") {
-    throw FormatError(fmt::format("{}: wanted the format 'tandem checkpoint 1', got '{}'", path.string(), m.text("format")));
+    throw FormatError(
+        fmt::format("{}: wanted the format 'tandem checkpoint 1', got '{}'", path.string(), m.text("format")));
   }
   StateDict weights;
   optim::OptimizerState state;

@@ -61,8 +61,9 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
   std::int64_t total = 0;
   for (std::int64_t s : sizes) total += s;
   if (sizes.size() != devices.size() || total != x.sizes()[d]) {
-    throw ValueError(fmt::format("scatter: {} chunks of {} elements in all do not fit {} devices and dimension {} of {}",
-                                 sizes.size(), total, devices.size(), d, str(x.sizes())));
+    throw ValueError(
+        fmt::format("scatter: {} chunks of {} elements in all do not fit {} devices and dimension {} of {}",
+                    sizes.size(), total, devices.size(), d, str(x.sizes())));
   }
   std::vector<Tensor> chunks;
   {
@@ -98,7 +99,8 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
   return chunks;
 }
 
-std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, std::int64_t dim, const LedgerPtr& ledger) {
+std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, std::int64_t dim,
+                            const LedgerPtr& ledger) {
   check_defined("scatter", "the tensor", x);
   if (devices.empty()) throw ValueError("scatter: the list of devices is empty");
   const auto sizes = chunk_sizes(x.size(dim), static_cast<std::int64_t>(devices.size()));
@@ -127,8 +129,8 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
     Shape wanted = first.sizes();
     if (t.dim() == first.dim()) wanted[d] = t.sizes()[d];
     if (t.sizes() != wanted || t.dtype() != first.dtype()) {
-      throw ShapeError(fmt::format("gather: tensor {} is {}, which does not fit tensor 0, {}, along dimension {}", i, describe(t),
-                                   describe(first), d));
+      throw ShapeError(fmt::format("gather: tensor {} is {}, which does not fit tensor 0, {}, along dimension {}", i,
+                                   describe(t), describe(first), d));
     }
     sizes.push_back(t.sizes()[d]);
     devices.push_back(t.device());
@@ -160,7 +162,8 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
 
 // ---- broadcast and reduce
 
-void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies, const LedgerPtr& ledger) {
+void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies,
+                      const LedgerPtr& ledger) {
   std::vector<std::size_t> tracked;
   for (std::size_t j = 0; j < tensors.size(); ++j) {
     if (needs_grad(tensors[j])) tracked.push_back(j);
@@ -184,8 +187,8 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
   }
 }
 
-std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors, const std::vector<Device>& devices,
-                                                     const LedgerPtr& ledger) {
+std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors,
+                                                     const std::vector<Device>& devices, const LedgerPtr& ledger) {
   if (devices.empty()) throw ValueError("broadcast: the list of devices is empty");
   std::vector<std::vector<Tensor>> copies(devices.size());
   for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -262,7 +265,8 @@ class Buffers {
 
 }  // namespace
 
-std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device, const LedgerPtr& ledger) {
+std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
+                                         const LedgerPtr& ledger) {
   if (per_device.empty()) throw ValueError("reduce_add: there are no tensors");
   PhaseScope scope(ledger.get(), Phase::Reduce, device);
   const std::size_t n = per_device[0].size();

@@ -32,8 +32,8 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim =
 
 /// result[i][j] is tensors[j] on devices[i]; on its own device it is the tensor itself, sharing memory. Gradients are
 /// summed over the devices in their order, and stay undefined where no device has one.
-std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors, const std::vector<Device>& devices,
-                                                     const LedgerPtr& ledger = {});
+std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors,
+                                                     const std::vector<Device>& devices, const LedgerPtr& ledger = {});
 std::vector<Tensor> broadcast(const Tensor& x, const std::vector<Device>& devices);
 
 /// result[j] is the sum over i of per_device[i][j], in the order of i, on `device`. Undefined tensors are left out; the
@@ -44,6 +44,7 @@ Tensor reduce_add(std::span<const Tensor> tensors, Device device);
 
 /// Makes copies[i][j] the outputs of a broadcast of tensors[j] on the tape, after their values have been put there.
 /// Tensors that need no gradient are left off.
-void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies, const LedgerPtr& ledger);
+void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies,
+                      const LedgerPtr& ledger);
 
 }  // namespace tandem::parallel

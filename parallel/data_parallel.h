@@ -48,10 +48,11 @@ void check_devices(const std::vector<Device>& devices, Device output_device);
 ///     Tensor loss = cross_entropy(net(x), y);
 ///     loss.backward();   // gradients are summed into model's own parameters
 ///
-/// A call cuts the tensors in its arguments (tuples, vectors, maps, optionals and TANDEM_TREE structs are walked), brings
-/// the replicas up to date, runs forward on each device's worker, and gathers the results on the output device; a 0-dim
-/// result becomes a vector with one element per replica. Replica 0 shares the module's tensors, so in-place changes of
-/// buffers there last; all else that forward changes in a replica is lost. Any number of devices, one too, behaves by these rules.
+/// A call cuts the tensors in its arguments (tuples, vectors, maps, optionals and TANDEM_TREE structs are walked),
+/// brings the replicas up to date, runs forward on each device's worker, and gathers the results on the output device;
+/// a 0-dim result becomes a vector with one element per replica. Replica 0 shares the module's tensors, so in-place
+/// changes of buffers there last; all else that forward changes in a replica is lost. Any number of devices, one too,
+/// behaves by these rules.
 ///
 /// Wrapping moves the parameters into flat buffers; their handles stay what they were. A DataParallel is used by one
 /// thread at a time.
@@ -80,7 +81,8 @@ class DataParallel {
       tensors = tensors_of(*module_);
     }
     std::vector<Device> used;
-    std::vector<Inputs> inputs = scatter_tree(Inputs(std::forward<Args>(args)...), devices_, options_.dim, &used, ledger_, Path("args"));
+    std::vector<Inputs> inputs =
+        scatter_tree(Inputs(std::forward<Args>(args)...), devices_, options_.dim, &used, ledger_, Path("args"));
     std::vector<M> replicas(used.size(), *module_);
     {
       const auto copies = store_->replicas(tensors, used.size(), ledger_);
@@ -133,7 +135,8 @@ auto data_parallel(M& module, const std::vector<Device>& devices, const DataPara
   const Device output = options.output_device.value_or(devices.empty() ? cpu() : devices[0]);
   check_devices(devices, output);
   std::vector<Device> used;
-  std::vector<Inputs> inputs = scatter_tree(Inputs(std::forward<Args>(args)...), devices, options.dim, &used, {}, Path("args"));
+  std::vector<Inputs> inputs =
+      scatter_tree(Inputs(std::forward<Args>(args)...), devices, options.dim, &used, {}, Path("args"));
   std::vector<M> replicas = replicate(module, used);
   auto results = parallel_apply(replicas, inputs, used);
   return gather_tree(results, output, options.dim);

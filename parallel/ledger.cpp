@@ -7,8 +7,8 @@
 namespace tandem::parallel {
 
 const char* name_of(Phase phase) {
-  constexpr const char* names[kPhaseCount] = {"check",  "scatter",  "replicate", "forward", "gather",
-                                              "loss", "backward", "reduce",    "step"};
+  constexpr const char* names[kPhaseCount] = {"check", "scatter",  "replicate", "forward", "gather",
+                                              "loss",  "backward", "reduce",    "step"};
   return names[static_cast<int>(phase)];
 }
 
@@ -59,10 +59,12 @@ std::string Ledger::table() const {
   const std::vector<PhaseTotal> all = totals();
   std::map<Device, double> of_device;
   for (const PhaseTotal& t : all) of_device[t.device] += t.seconds;
-  std::string text = fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12} {:>8} {:>7}\n", "device", "phase", "calls", "bytes", "ms", "GB/s", "share");
+  std::string text = fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12} {:>8} {:>7}\n", "device", "phase", "calls", "bytes",
+                                 "ms", "GB/s", "share");
   Device last{DeviceType::CPU, -1};
   for (const PhaseTotal& t : all) {
-    const std::string rate = t.bytes > 0 && t.seconds > 0 ? fmt::format("{:.2f}", static_cast<double>(t.bytes) / t.seconds * 1e-9) : "";
+    const std::string rate =
+        t.bytes > 0 && t.seconds > 0 ? fmt::format("{:.2f}", static_cast<double>(t.bytes) / t.seconds * 1e-9) : "";
     text += fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12.3f} {:>8} {:>6.1f}%\n", t.device == last ? "" : str(t.device),
                         name_of(t.phase), t.calls, t.bytes, t.seconds * 1e3, rate,
                         of_device[t.device] > 0 ? 100 * t.seconds / of_device[t.device] : 0.0);
@@ -80,13 +82,17 @@ std::string Ledger::chrome_trace() const {
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   text += R"({"ph":"M","pid":0,"name":"process_name","args":{"name":"tandem"}})";
   for (const auto& [device, row] : rows) {
-    text += fmt::format(",\n{{\"ph\":\"M\",\"pid\":0,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}", row, str(device));
+    text +=
+        fmt::format(",\n{{\"ph\":\"M\",\"pid\":0,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}",
+                    row, str(device));
   }
   const std::int64_t origin = all.empty() ? 0 : all.front().begin_ns;
   for (const LedgerEntry& e : all) {
-    text += fmt::format(",\n{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{\"bytes\":{}}}}}",
-                        rows[e.device], name_of(e.phase), static_cast<double>(e.begin_ns - origin) * 1e-3,
-                        static_cast<double>(e.end_ns - e.begin_ns) * 1e-3, e.bytes);
+    text += fmt::format(
+        ",\n{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{\"bytes\":{}}}}"
+        "}",
+        rows[e.device], name_of(e.phase), static_cast<double>(e.begin_ns - origin) * 1e-3,
+        static_cast<double>(e.end_ns - e.begin_ns) * 1e-3, e.bytes);
   }
   return text + "\n]}\n";
 }

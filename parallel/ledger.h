@@ -51,7 +51,8 @@ class Ledger : public Observer {
   std::vector<LedgerEntry> entries() const;
   /// By device, then phase.
   std::vector<PhaseTotal> totals() const;
-  /// The totals as a table: device, phase, calls, bytes, milliseconds, GB/s (1 GB = 1e9 bytes), share of the device's time.
+  /// The totals as a table: device, phase, calls, bytes, milliseconds, GB/s (1 GB = 1e9 bytes), share of the device's
+  /// time.
   std::string table() const;
   /// The entries in the Chrome trace event format, which ui.perfetto.dev and chrome://tracing open: a row per device.
   std::string chrome_trace() const;

@@ -42,8 +42,8 @@ ReplicaInfo current_replica();
 
 /// result[i] = modules[i](inputs[i]...), where inputs[i] is a tuple. What forward returns must be movable.
 template <class M, class... Args>
-auto parallel_apply(std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs, const std::vector<Device>& devices,
-                    Ledger* ledger = nullptr) {
+auto parallel_apply(std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs,
+                    const std::vector<Device>& devices, Ledger* ledger = nullptr) {
   using Result = std::decay_t<decltype(modules[0](std::declval<Args&>()...))>;
   if (modules.size() != inputs.size() || modules.size() != devices.size() || modules.empty()) {
     throw ValueError("parallel_apply: wanted as many modules as inputs and devices, and at least one");

@@ -64,9 +64,10 @@ void check_home(const nn::Module& module, Device home) {
   const auto check = [&](const nn::NamedTensors& tensors, const char* kind) {
     for (const auto& [name, t] : tensors) {
       if (t.device() == home) continue;
-      throw DeviceError(fmt::format("DataParallel: {} '{}' is on {}, but the module's tensors must be on the first device, {}; "
-                                    "call module.to({}) first",
-                                    kind, name, str(t.device()), str(home), str(home)));
+      throw DeviceError(
+          fmt::format("DataParallel: {} '{}' is on {}, but the module's tensors must be on the first device, {}; "
+                      "call module.to({}) first",
+                      kind, name, str(t.device()), str(home), str(home)));
     }
   };
   // Names are made only when something is wrong.
@@ -116,8 +117,8 @@ bool ReplicaStore::is_current(const std::vector<Tensor>& tensors) const {
   for (std::size_t j = 0; j < tensors.size(); ++j) {
     const TensorImpl& t = *tensors[j].impl();
     const Member& m = members_[j];
-    if (m.tensor.get() != &t || m.storage != t.storage || m.offset != t.offset || m.shape != t.shape || m.dtype != t.dtype ||
-        m.requires_grad != tensors[j].requires_grad()) {
+    if (m.tensor.get() != &t || m.storage != t.storage || m.offset != t.offset || m.shape != t.shape ||
+        m.dtype != t.dtype || m.requires_grad != tensors[j].requires_grad()) {
       return false;
     }
   }

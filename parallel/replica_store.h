@@ -1,11 +1,11 @@
 #pragma once
 // Long-lived copies of a module's tensors on several devices. Internal.
 //
-// The first device's parameters are moved into flat buffers, and each other device has a flat buffer of the same layout,
-// so that bringing a device up to date is one copy per bucket, and none for a bucket that nobody has changed. A bucket
-// is also what the tape sees: one broadcast node, whose backward pass reduces the gradients of its parameters into one
-// flat buffer as soon as the last of them is there. Buckets are filled in reverse order of registration, which is
-// about the order in which backward finishes with them.
+// The first device's parameters are moved into flat buffers, and each other device has a flat buffer of the same
+// layout, so that bringing a device up to date is one copy per bucket, and none for a bucket that nobody has changed. A
+// bucket is also what the tape sees: one broadcast node, whose backward pass reduces the gradients of its parameters
+// into one flat buffer as soon as the last of them is there. Buckets are filled in reverse order of registration, which
+// is about the order in which backward finishes with them.
 
 #include <cstdint>
 #include <vector>
@@ -19,15 +19,16 @@ class ReplicaStore {
  public:
   explicit ReplicaStore(std::vector<Device> devices) : devices_(std::move(devices)) {}
 
-  /// The module's tensors on the first `count` devices: result[i][j] stands for tensors(module)[j] on device i. Those of
-  /// the first device share memory with the module. Recorded on the tape if grad mode is on.
-  std::vector<std::vector<Tensor>> replicas(const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger);
+  /// The module's tensors on the first `count` devices: result[i][j] stands for tensors(module)[j] on device i. Those
+  /// of the first device share memory with the module. Recorded on the tape if grad mode is on.
+  std::vector<std::vector<Tensor>> replicas(const std::vector<Tensor>& tensors, std::size_t count,
+                                            const LedgerPtr& ledger);
 
  private:
   struct Bucket {
-    std::vector<std::size_t> members;  ///< numbers of tensors
-    Tensor home;                       ///< flat, on the first device
-    std::vector<Tensor> copies;        ///< flat, on the others; undefined until used
+    std::vector<std::size_t> members;              ///< numbers of tensors
+    Tensor home;                                   ///< flat, on the first device
+    std::vector<Tensor> copies;                    ///< flat, on the others; undefined until used
     std::vector<std::vector<std::uint32_t>> seen;  ///< per copy: the members' versions when it was made
     bool requires_grad = false;
   };

@@ -13,18 +13,20 @@ ScatterPlan plan_scatter(const std::vector<std::pair<std::string, Tensor>>& name
     const auto& [path, t] = entry;
     if (!t.defined() || t.dim() == 0) continue;
     if (dim < -t.dim() || dim >= t.dim()) {
-      throw IndexError(fmt::format("scatter: {} is {}, which has no dimension {} to be cut along", path, describe(t), dim));
+      throw IndexError(
+          fmt::format("scatter: {} is {}, which has no dimension {} to be cut along", path, describe(t), dim));
     }
     if (first && t.size(dim) != first->second.size(dim)) {
-      throw ShapeError(fmt::format("scatter: the tensors of one call must have one batch size, but along dimension {} {} has "
-                                   "{} ({}) and {} has {} ({})",
-                                   dim, first->first, first->second.size(dim), describe(first->second), path, t.size(dim),
-                                   describe(t)));
+      throw ShapeError(fmt::format(
+          "scatter: the tensors of one call must have one batch size, but along dimension {} {} has "
+          "{} ({}) and {} has {} ({})",
+          dim, first->first, first->second.size(dim), describe(first->second), path, t.size(dim), describe(t)));
     }
     if (!first) first = &entry;
   }
   const auto k = static_cast<std::int64_t>(devices.size());
-  const std::vector<std::int64_t> sizes = first ? chunk_sizes(first->second.size(dim), k) : std::vector<std::int64_t>{0};
+  const std::vector<std::int64_t> sizes =
+      first ? chunk_sizes(first->second.size(dim), k) : std::vector<std::int64_t>{0};
   ScatterPlan plan;
   plan.devices.assign(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(sizes.size()));
   for (const auto& [path, t] : named) {

@@ -11,8 +11,8 @@
 
 namespace tandem::parallel {
 
-/// How the tensors of one call are cut: the chunk sizes, which every tensor shares, and for each tensor, in the order of
-/// a walk, its chunk per replica.
+/// How the tensors of one call are cut: the chunk sizes, which every tensor shares, and for each tensor, in the order
+/// of a walk, its chunk per replica.
 struct ScatterPlan {
   std::vector<Device> devices;
   std::vector<std::vector<Tensor>> chunks;
@@ -20,16 +20,19 @@ struct ScatterPlan {
 
 /// The common rule for trees. `named` lists every tensor with its path. Tensors of one or more dims are cut along `dim`
 /// and must agree in size there (else ShapeError naming both); they alone decide how many chunks there are, at most one
-/// per device, and one if there is none. 0-dim tensors go to every device, differentiably. Undefined ones stay undefined.
+/// per device, and one if there is none. 0-dim tensors go to every device, differentiably. Undefined ones stay
+/// undefined.
 ScatterPlan plan_scatter(const std::vector<std::pair<std::string, Tensor>>& named, const std::vector<Device>& devices,
                          std::int64_t dim, const LedgerPtr& ledger);
 
 /// One tree per chunk. Leaves that are not tensors are copied to each.
 template <class T>
 std::vector<T> scatter_tree(const T& tree, const std::vector<Device>& devices, std::int64_t dim = 0,
-                            std::vector<Device>* used = nullptr, const LedgerPtr& ledger = {}, const Path& path = Path()) {
+                            std::vector<Device>* used = nullptr, const LedgerPtr& ledger = {},
+                            const Path& path = Path()) {
   std::vector<std::pair<std::string, Tensor>> named;
-  for_each_tensor(tree, [&](const Tensor& t, const Path& at) { named.emplace_back(at.str(), t); }, path);
+  for_each_tensor(
+      tree, [&](const Tensor& t, const Path& at) { named.emplace_back(at.str(), t); }, path);
   ScatterPlan plan = plan_scatter(named, devices, dim, ledger);
   std::vector<T> trees;
   for (std::size_t i = 0; i < plan.devices.size(); ++i) {
@@ -44,8 +47,8 @@ std::vector<T> scatter_tree(const T& tree, const std::vector<Device>& devices, s
 Tensor gather_at(const std::vector<Tensor>& tensors, Device device, std::int64_t dim, const std::string& path,
                  const LedgerPtr& ledger);
 
-/// One tree from one per replica: tensors are gathered on `device`; sizes, keys and presence must agree (ValueError with
-/// the path). A tree with other leaves than tensors does not compile.
+/// One tree from one per replica: tensors are gathered on `device`; sizes, keys and presence must agree (ValueError
+/// with the path). A tree with other leaves than tensors does not compile.
 template <class T>
 T gather_tree(std::vector<T>& trees, Device device, std::int64_t dim = 0, const LedgerPtr& ledger = {}) {
   static_assert(is_tree<T>,

@@ -17,7 +17,7 @@ namespace tandem::kernels::cpu {
 namespace {
 
 /// Transpositions go by tiles of that many steps along the output's rows and along the input's.
-constexpr std::int64_t kTileOut = 128, kTileIn = 32;
+constexpr std::int64_t kTileOut = 64, kTileIn = 32;
 
 template <class T>
 void copy_row(std::int64_t n, T* out, std::int64_t out_step, const T* in, std::int64_t in_step) {

@@ -38,3 +38,7 @@ inline constexpr int kVectorBytes = 64;
 #pragma GCC pop_options
 #endif
 #endif
+
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif

@@ -1,0 +1,181 @@
+// What repeats must cost nothing more: threads, bytes, nodes, copies. And the ledger that shows it.
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "helpers.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using parallel::DataParallel;
+using parallel::Phase;
+
+namespace {
+
+std::int64_t threads_of_process() {
+  std::int64_t n = 0;
+  DIR* dir = opendir("/proc/self/task");
+  if (!dir) return 0;
+  while (readdir(dir)) ++n;
+  closedir(dir);
+  return n;
+}
+
+std::int64_t bytes_in(const parallel::Ledger& ledger, Phase phase) {
+  std::int64_t bytes = 0;
+  for (const auto& t : ledger.totals()) bytes += t.phase == phase ? t.bytes : 0;
+  return bytes;
+}
+
+std::int64_t calls_in(const parallel::Ledger& ledger, Phase phase, Device device) {
+  for (const auto& t : ledger.totals()) {
+    if (t.phase == phase && t.device == device) return t.calls;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("training steps leave threads, bytes and nodes where they were", "[steady]") {
+  Mlp model;
+  optim::SGD sgd(model.parameters(), {.lr = 0.01, .momentum = 0.9});
+  DataParallel net(model, cpus(3));
+  const Tensor x = randn({7, 6});
+  const Tensor y = randint(0, 3, {7});
+  const auto step = [&] {
+    sgd.zero_grad();
+    cross_entropy(net(x), y).backward();
+    sgd.step();
+  };
+  for (int i = 0; i < 5; ++i) step();
+  const std::int64_t threads = threads_of_process();
+  const std::int64_t nodes = live_nodes();
+  std::vector<std::size_t> bytes;
+  for (const Device d : cpus(3)) bytes.push_back(memory_stats(d).allocated);
+  for (int i = 0; i < 1000; ++i) step();
+  CHECK(threads_of_process() == threads);
+  CHECK(live_nodes() == nodes);
+  for (int i = 0; i < 3; ++i) CHECK(memory_stats(cpu(i)).allocated == bytes[static_cast<std::size_t>(i)]);
+}
+
+TEST_CASE("parameters are copied only when they have changed", "[steady]") {
+  Mlp model;
+  DataParallel net(model, cpus(2));
+  const Tensor x = randn({4, 6});
+  const NoGradGuard no_grad;
+  net(x);
+  CHECK(bytes_in(net.ledger(), Phase::Replicate) > 0);
+  net.ledger().clear();
+  net(x);
+  CHECK(bytes_in(net.ledger(), Phase::Replicate) == 0);
+  model.fc1.bias.add_(1);
+  net(x);
+  CHECK(bytes_in(net.ledger(), Phase::Replicate) > 0);
+  CHECK(allclose(net(x), model(x)));
+}
+
+TEST_CASE("wrapping keeps handles, values and gradients of the parameters", "[steady]") {
+  Mlp model;
+  const Tensor weight = model.fc1.weight;
+  const std::vector<double> before = values(weight);
+  model(ones({1, 6})).sum().backward();
+  const std::vector<double> gradient = values(weight.grad());
+  DataParallel net(model, cpus(2));
+  const NoGradGuard no_grad;
+  net(ones({2, 6}));
+  CHECK(model.fc1.weight.is_same(weight));
+  CHECK(values(weight) == before);
+  CHECK(values(weight.grad()) == gradient);
+  CHECK(weight.is_contiguous());
+}
+
+TEST_CASE("a graph whose parameters have been copied anew is refused, not used", "[steady]") {
+  Mlp model;
+  DataParallel net(model, cpus(2));
+  const Tensor out = net(ones({4, 6}));
+  {
+    const NoGradGuard no_grad;
+    model.fc2.weight.mul_(2);
+    net(ones({4, 6}));
+  }
+  CHECK_THROWS_AS(out.sum().backward(), AutogradError);
+  model.zero_grad();
+  net(ones({4, 6})).sum().backward();
+  CHECK(model.fc2.weight.grad().defined());
+}
+
+TEST_CASE("the same run gives the same bits", "[steady]") {
+  const auto losses = [] {
+    manual_seed(3);
+    Mlp model;
+    optim::Adam adam(model.parameters(), {.lr = 0.01});
+    DataParallel net(model, cpus(4));
+    std::vector<double> all;
+    for (int i = 0; i < 20; ++i) {
+      adam.zero_grad();
+      const Tensor loss = mse_loss(net(randn({9, 6})), randn({9, 3}));
+      loss.backward();
+      adam.step();
+      all.push_back(loss.item());
+    }
+    return all;
+  };
+  CHECK(losses() == losses());
+}
+
+TEST_CASE("the ledger counts phases, devices and bytes", "[ledger]") {
+  Mlp model;
+  DataParallel net(model, cpus(2));
+  for (int i = 0; i < 3; ++i) net(randn({4, 6})).sum().backward();
+  parallel::Ledger& ledger = net.ledger();
+  for (const Device d : cpus(2)) CHECK(calls_in(ledger, Phase::Forward, d) == 3);
+  CHECK(calls_in(ledger, Phase::Backward, cpu(1)) >= 3);
+  CHECK(bytes_in(ledger, Phase::Scatter) == 3 * 2 * (6 + 3) * 4);  // half of x, and of the gradient of the result
+  CHECK(bytes_in(ledger, Phase::Gather) == 3 * 2 * 3 * 4);
+  CHECK(bytes_in(ledger, Phase::Reduce) == 3 * (6 * 8 + 8 + 8 * 3 + 3) * 4);
+  for (const auto& e : ledger.entries()) CHECK(e.end_ns >= e.begin_ns);
+  const std::string table = ledger.table();
+  for (const char* word : {"cpu:0", "cpu:1", "scatter", "replicate", "forward", "gather", "backward", "reduce"}) {
+    CHECK(table.find(word) != std::string::npos);
+  }
+  CHECK(ledger.chrome_trace().find("\"name\":\"forward\"") != std::string::npos);
+  ledger.clear();
+  CHECK(ledger.entries().empty());
+}
+
+TEST_CASE("the ledger keeps the last entries and all sums", "[ledger]") {
+  parallel::Ledger ledger(10);
+  for (int i = 0; i < 25; ++i) ledger.add({Phase::Step, cpu(0), i, i + 2, 1});
+  CHECK(ledger.entries().size() == 10);
+  CHECK(ledger.entries().front().begin_ns == 15);
+  REQUIRE(ledger.totals().size() == 1);
+  CHECK(ledger.totals()[0].calls == 25);
+  CHECK(ledger.totals()[0].bytes == 25);
+  CHECK(ledger.totals()[0].seconds == Approx(50e-9));
+}
+
+TEST_CASE("two wrappers on the same devices in two threads finish with the right values", "[steady]") {
+  const auto train = [](std::uint64_t seed) {
+    Scale model;
+    optim::SGD sgd(model.parameters(), {.lr = 0.001});
+    DataParallel net(model, cpus(2));
+    const Tensor x = full({4}, static_cast<double>(seed));
+    for (int i = 0; i < 100; ++i) {
+      sgd.zero_grad();
+      net(x).sum().backward();
+      sgd.step();
+    }
+    return model.w.item();
+  };
+  const double alone[2] = {train(1), train(2)};
+  double together[2] = {};
+  std::thread a([&] { together[0] = train(1); });
+  std::thread b([&] { together[1] = train(2); });
+  a.join();
+  b.join();
+  CHECK(together[0] == alone[0]);
+  CHECK(together[1] == alone[1]);
+}
