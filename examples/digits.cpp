@@ -59,8 +59,10 @@ int train(const DigitsOptions& options) {
   model.to(options.dtype);
   model.to(home);
   optim::SGD optimizer(model.parameters(), {.lr = options.lr, .momentum = 0.9});
+  optim::CosineAnnealingLR schedule(optimizer, options.epochs * batches.size());
   std::int64_t step = 0;
   if (!options.resume.empty()) step = nn::load_checkpoint(options.resume, model, optimizer, batches);
+  schedule.set_epoch(step);
 
   parallel::DataParallel net(model, options.devices);
   parallel::Ledger& ledger = net.ledger();
@@ -85,6 +87,7 @@ int train(const DigitsOptions& options) {
       {
         const parallel::PhaseScope scope(&ledger, parallel::Phase::Step, home);
         optimizer.step();
+        schedule.step();
       }
       results.loss.push_back(loss.item());
       ++step;
@@ -101,7 +104,8 @@ int train(const DigitsOptions& options) {
   results.images_per_s = seconds > 0 ? static_cast<double>(images) / seconds : 0;
 
   progress.finish("");
-  std::fputs(("\n" + ledger.table()).c_str(), stdout);
+  fmt::print("\n{}\nThe last step: check, scatter, replicate, forward, gather, loss, Backward, Reduce, Step\n{}",
+             ledger.table(), ledger.timeline());
   if (!options.save.empty()) {
     nn::save_checkpoint(options.save, model, optimizer, batches, step);
     fmt::print("\nweights   {}\n", options.save.string());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace tandem::parallel {
@@ -71,6 +72,42 @@ std::string Ledger::table() const {
     last = t.device;
   }
   return text;
+}
+
+std::string Ledger::timeline(int width) const {
+  const std::vector<LedgerEntry> all = entries();
+  // A step goes from one check to the next; entries are in the order of their ends.
+  std::size_t last = all.size();
+  while (last > 0 && all[last - 1].phase != Phase::Backward) --last;
+  std::size_t first = last;
+  while (first > 0 && all[first - 1].phase != Phase::Check) --first;
+  if (first == 0 || last == 0) return {};
+  --first;
+  while (last < all.size() && all[last].phase != Phase::Check) ++last;
+  const std::int64_t begin = all[first].begin_ns;
+  std::int64_t end = begin + 1;
+  for (std::size_t i = first; i < last; ++i) end = std::max(end, all[i].end_ns);
+
+  std::map<Device, std::string> rows;
+  const auto column = [&](std::int64_t t) {
+    return static_cast<std::size_t>((t - begin) * (width - 1) / (end - begin));
+  };
+  const auto draw = [&](const LedgerEntry& e) {
+    std::string& row = rows.try_emplace(e.device, static_cast<std::size_t>(width), '.').first->second;
+    for (std::size_t x = column(e.begin_ns); x <= column(e.end_ns); ++x)
+      row[x] = "csrfglBRS"[static_cast<int>(e.phase)];
+  };
+  // Reduce lies inside backward: it goes on top.
+  for (std::size_t i = first; i < last; ++i) {
+    if (all[i].phase != Phase::Reduce) draw(all[i]);
+  }
+  for (std::size_t i = first; i < last; ++i) {
+    if (all[i].phase == Phase::Reduce) draw(all[i]);
+  }
+  std::string text;
+  for (const auto& [device, row] : rows) text += fmt::format("{:<8}|{}|\n", str(device), row);
+  const std::string length = fmt::format("{:.0f} us", static_cast<double>(end - begin) * 1e-3);
+  return text + fmt::format("{:<9}0{:>{}}\n", "", length, width - 1);
 }
 
 std::string Ledger::chrome_trace() const {

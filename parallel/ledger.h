@@ -54,6 +54,9 @@ class Ledger : public Observer {
   /// The totals as a table: device, phase, calls, bytes, milliseconds, GB/s (1 GB = 1e9 bytes), share of the device's
   /// time.
   std::string table() const;
+  /// The last step that ran backward, as text: a row per device, `width` columns of time. Each column shows the phase
+  /// that it is in: its first letter, B for backward, R for reduce, S for step.
+  std::string timeline(int width = 72) const;
   /// The entries in the Chrome trace event format, which ui.perfetto.dev and chrome://tracing open: a row per device.
   std::string chrome_trace() const;
 

@@ -3,6 +3,11 @@
 // library is ever compiled for a processor that may not be there. It may use kVectorBytes, the width of a vector
 // register.
 
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"  // loops that turn out not to vectorise, as those over pow
+#endif
+
 namespace tandem::kernels::cpu::isa_base {
 inline constexpr int kVectorBytes = 16;
 #include TANDEM_ISA_SOURCE

@@ -142,6 +142,11 @@ TEST_CASE("the ledger counts phases, devices and bytes", "[ledger]") {
     CHECK(table.find(word) != std::string::npos);
   }
   CHECK(ledger.chrome_trace().find("\"name\":\"forward\"") != std::string::npos);
+  const std::string picture = ledger.timeline(40);
+  CHECK(std::count(picture.begin(), picture.end(), '\n') == 3);
+  CHECK(picture.find("cpu:1   |") != std::string::npos);
+  CHECK(picture.find('f') != std::string::npos);
+  CHECK(picture.find('B') != std::string::npos);
   ledger.clear();
   CHECK(ledger.entries().empty());
 }
