@@ -11,7 +11,7 @@
 struct DigitsOptions {
   std::vector<tandem::Device> devices;
   std::int64_t epochs = 12;
-  std::int64_t batch = 64;
+  std::int64_t batch = 32;
   double lr = 0.05;
   std::uint64_t seed = 0;
   tandem::DType dtype = tandem::kFloat32;

@@ -47,7 +47,7 @@ struct Pool2dArgs {
 };
 
 /// Draws come from Philox4x32-10 with key `seed`; element i of a draw uses counter block `offset + i / 4` of
-/// subsequence `stream`, word i % 4 (see math/philox.h). float64 draws use 2 elements per block.
+/// subsequence `stream`, word i % 4 (see math/philox.h). float64 and randint draws have 2 elements per block.
 struct PhiloxState {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;

@@ -51,6 +51,10 @@ ReducePlan<static_cast<int>(sizeof...(Views))> plan_reduce(const View& in, const
   };
   finish(plan.kept);
   finish(plan.reduced);
+  if (plan.reduced.numel == 0) {
+    // Nothing is read: the input's address, null perhaps, is not to be moved.
+    for (int i = 0; i < plan.kept.ndim; ++i) plan.kept.strides[i][0] = 0;
+  }
   return plan;
 }
 

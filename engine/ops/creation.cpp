@@ -101,7 +101,7 @@ Tensor randint(std::int64_t lo, std::int64_t hi, const Shape& shape, DType dtype
   if (dtype == kBool) throw DTypeError("randint: bool has no range; compare random numbers instead");
   Tensor t = empty(shape, dtype, device);
   kernels::Stream stream = stream_for(device);
-  backend(device).randint(stream, raw(t), reserve_random(device, t.numel(), dtype), lo, hi);
+  backend(device).randint(stream, raw(t), reserve_random(device, t.numel(), kFloat64), lo, hi);
   return t;
 }
 

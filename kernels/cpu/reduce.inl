@@ -1,5 +1,7 @@
 // Loops of reduce.cpp, compiled per instruction set.
 
+constexpr std::int64_t kMostColumns = 256;
+
 template <class Op, class T, class A>
 [[gnu::noinline]] void reduce_columns(A* sums, std::int64_t width, const T* in, std::int64_t step,
                                       std::int64_t row_step, std::int64_t rows) {
@@ -24,18 +26,18 @@ template <class Op, class T, class A>
   }
 }
 
-/// A line is reduced as a matrix with this many columns, then its sums by halves.
-template <class Op, class T, int Width>
-typename Op::template Accumulator<T> reduce_folded(const T* in, std::int64_t step, std::int64_t n) {
+/// A line is reduced as a matrix with `width` columns, then its sums by halves.
+template <class Op, class T>
+typename Op::template Accumulator<T> reduce_folded(std::int64_t width, const T* in, std::int64_t step, std::int64_t n) {
   using A = typename Op::template Accumulator<T>;
-  A sums[Width];
-  for (int j = 0; j < Width; ++j) sums[j] = Op::template start<T>();
-  const std::int64_t rows = n / Width;
-  reduce_columns<Op>(sums, Width, in, step, Width * step, rows);
-  const T* rest = in + rows * Width * step;
-  for (std::int64_t j = 0; j < n - rows * Width; ++j) sums[j] = Op::combine(sums[j], static_cast<A>(rest[j * step]));
-  for (int half = Width / 2; half > 0; half /= 2) {
-    for (int j = 0; j < half; ++j) sums[j] = Op::combine(sums[j], sums[j + half]);
+  A sums[kMostColumns];
+  for (std::int64_t j = 0; j < width; ++j) sums[j] = Op::template start<T>();
+  const std::int64_t rows = n / width, rest = n - rows * width;
+  reduce_columns<Op>(sums, width, in, step, width * step, rows);
+  if (rest > 0) reduce_columns<Op>(sums, rest, in + rows * width * step, step, 0, 1);
+  for (std::int64_t half = width / 2; half > 0; half /= 2) {
+    TANDEM_INDEPENDENT
+    for (std::int64_t j = 0; j < half; ++j) sums[j] = Op::combine(sums[j], sums[j + half]);
   }
   return sums[0];
 }
@@ -43,8 +45,8 @@ typename Op::template Accumulator<T> reduce_folded(const T* in, std::int64_t ste
 template <class Op, class T>
 typename Op::template Accumulator<T> reduce_line(const T* in, std::int64_t step, std::int64_t n) {
   using A = typename Op::template Accumulator<T>;
-  if (n >= 4096) return reduce_folded<Op, T, 256>(in, step, n);
-  if (n >= 32) return reduce_folded<Op, T, 32>(in, step, n);
+  if (n >= 4096) return reduce_folded<Op, T>(kMostColumns, in, step, n);
+  if (n >= 32) return reduce_folded<Op, T>(32, in, step, n);
   A sum = Op::template start<T>();
   for (std::int64_t i = 0; i < n; ++i) sum = Op::combine(sum, static_cast<A>(in[i * step]));
   return sum;

@@ -3,6 +3,7 @@
 
     check_safetensors.py list FILE       prints the tensors, and whether the checksum is right
     check_safetensors.py copy FILE COPY  reads one and writes what was read, in another layout
+    check_safetensors.py mlp WEIGHTS IO  adds to IO, which has "x", the "logits" of fc2(relu(fc1(x)))
 
 Exits with 77 ("skipped", for Meson) where there is no numpy. As a module: read(path), write(path, tensors, metadata).
 """
@@ -78,12 +79,17 @@ def main(command, path, *more):
         kept = {key: value for key, value in metadata.items() if key != CHECKSUM}
         write(more[0], tensors, kept)
         return
+    if command == "mlp":
+        io, _ = read(more[0])
+        hidden = numpy.maximum(io["x"] @ tensors["fc1.weight"].T + tensors["fc1.bias"], 0)
+        write(more[0], {**io, "logits": hidden @ tensors["fc2.weight"].T + tensors["fc2.bias"]})
+        return
     for name, value in tensors.items():
         print(name, value.dtype, value.shape)
     print("checksum", "right" if CHECKSUM in metadata else "absent")
 
 
 if __name__ == "__main__":
-    if (sys.argv[1:2], len(sys.argv)) not in ((["list"], 3), (["copy"], 4)):
+    if (sys.argv[1:2], len(sys.argv)) not in ((["list"], 3), (["copy"], 4), (["mlp"], 4)):
         sys.exit(__doc__)
     main(*sys.argv[1:])
