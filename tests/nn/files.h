@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -60,6 +61,16 @@ std::string message(F f) {
     return e.what();
   }
   return "";
+}
+
+/// The start of a command that runs check_safetensors.py, or "" where there is no Python with numpy.
+inline std::string check_safetensors() {
+  const char* script = std::getenv("TANDEM_CHECK_SAFETENSORS");  // set by the build
+  if (script == nullptr) return {};
+  for (const std::string python : {"python3", "/usr/bin/python3"}) {
+    if (std::system((python + " -c 'import numpy' 2>/dev/null").c_str()) == 0) return python + " '" + script + "' ";
+  }
+  return {};
 }
 
 }  // namespace testing

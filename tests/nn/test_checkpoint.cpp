@@ -122,9 +122,9 @@ TEST_CASE("a checkpoint of something else is refused as a whole", "[checkpoint]"
 }
 
 TEST_CASE("Python computes the same logits from saved weights, and its file loads", "[checkpoint][python]") {
-  const char* script = std::getenv("TANDEM_CHECK_SAFETENSORS");  // set by the build
-  if (!script || std::system("python3 -c 'import numpy' 2>/dev/null") != 0) {
-    WARN("skipped: there is no python3 with numpy");
+  const std::string script = testing::check_safetensors();
+  if (script.empty()) {
+    WARN("skipped: there is no Python with numpy");
     return;
   }
   const testing::TempDir dir;
@@ -135,8 +135,7 @@ TEST_CASE("Python computes the same logits from saved weights, and its file load
   nn::save_checkpoint(dir / "weights", t.model, t.optimizer, t.loader, 4);
   const Tensor x = randn({5, 4});
   data::save_tensors(dir / "io", {{{"x", x}}, {}});
-  const std::string command =
-      "python3 '" + std::string(script) + "' mlp '" + (dir / "weights").string() + "' '" + (dir / "io").string() + "'";
+  const std::string command = script + "mlp '" + (dir / "weights").string() + "' '" + (dir / "io").string() + "'";
   REQUIRE(std::system(command.c_str()) == 0);
   const data::TensorFile io = data::load_tensors(dir / "io");
   REQUIRE(io.tensors.size() == 2);
