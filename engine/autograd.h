@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "context.h"
+#include "small_vector.h"
 #include "tensor.h"
 
 namespace tandem {
@@ -38,9 +39,9 @@ class Node : public RefCounted<Node> {
   const char* name() const { return name_; }
   std::uint64_t sequence() const { return sequence_; }
   /// The device whose worker runs it: that of its first output.
-  Device device() const { return outputs_.empty() ? Device{} : outputs_[0].device; }
-  const std::vector<Edge>& next() const { return next_; }
-  const std::vector<OutputMeta>& outputs() const { return outputs_; }
+  Device device() const { return outputs_.empty() ? Device{} : outputs()[0].device; }
+  std::span<const Edge> next() const { return next_.view(); }
+  std::span<const OutputMeta> outputs() const { return outputs_.view(); }
   /// Whether its saved tensors have been let go.
   bool released() const { return released_; }
   virtual bool is_accumulator() const { return false; }
@@ -73,14 +74,15 @@ class Node : public RefCounted<Node> {
   std::shared_ptr<const std::vector<Hook>> hooks() const;
 
  protected:
-  void reset_output_meta(OutputMeta meta) { outputs_.assign(1, std::move(meta)); }
+  /// Replaces the meta of a node's only output.
+  void set_output_meta(OutputMeta meta) { outputs_[0] = std::move(meta); }
 
  private:
   friend class BackwardRun;
   const char* name_;
   std::uint64_t sequence_;
-  std::vector<Edge> next_;
-  std::vector<OutputMeta> outputs_;
+  SmallVector<Edge, 3> next_;
+  SmallVector<OutputMeta, 1> outputs_;
   std::shared_ptr<const std::vector<Hook>> hooks_;
   std::atomic<bool> busy_{false};
   bool released_ = false;
@@ -103,6 +105,11 @@ class GradContext {
   /// Whether anybody asks for the gradient of input i.
   bool needs(std::size_t i) const { return needed_[i]; }
   std::size_t input_count() const { return inputs_.size(); }
+  /// The shape that the gradient of input i must have; for inputs that are needed.
+  const Shape& input_shape(std::size_t i) const {
+    const Edge& edge = node_.next()[i];
+    return edge.node->outputs()[edge.index].shape;
+  }
   /// Gives the gradient of input i. Unset ones stay undefined, which means that there is none.
   void set(std::size_t i, Tensor grad) { inputs_[i] = std::move(grad); }
   const Node& node() const { return node_; }

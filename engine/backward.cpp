@@ -192,7 +192,7 @@ class BackwardRun {
     for (const Capture& c : captures_) wanted.insert(c.edge.node.get());
     for (Slot* s : by_age) {
       s->needed = false;
-      const std::vector<Edge>& next = s->node->next();
+      const std::span<const Edge> next = s->node->next();
       for (std::size_t i = 0; i < next.size() && !s->needed; ++i) {
         if (!next[i]) continue;
         const Slot& to = slots_[edge_slots_[s->first_edge + i]];

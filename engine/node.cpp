@@ -44,7 +44,7 @@ void Node::add_input(const Tensor& input) { next_.push_back(gradient_edge(input)
 
 void Node::add_output(Tensor& t) {
   if (!t.defined()) {
-    outputs_.emplace_back();
+    outputs_.push_back({});
     return;
   }
   TensorImpl& i = *t.impl();
@@ -115,10 +115,12 @@ Tensor Saved::get(const GradContext& c) const {
   return t;
 }
 
-Accumulate::Accumulate(const TensorImpl& leaf) : Node("accumulate") { retarget(leaf); }
+Accumulate::Accumulate(const TensorImpl& leaf) : Node("accumulate") {
+  add_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()});
+}
 
 void Accumulate::retarget(const TensorImpl& leaf) {
-  reset_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()});
+  set_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()});
 }
 
 Accumulate& accumulator_of(TensorImpl& leaf) {

@@ -1,6 +1,8 @@
 #pragma once
 // All of Tandem.
 
+#include <tandem/version.h>
+
 #include "../engine/autograd.h"
 #include "../engine/context.h"
 #include "../engine/device.h"

@@ -65,9 +65,9 @@ Tensor add(const Tensor& a, const Tensor& b) {
   return promoted("add", a, b, [](const Tensor& x, const Tensor& y) {
     Tensor out = compute("add", BinaryOp::Add, x, y);
     if (needs_grad(x, y)) {
-      record("add", out, {x, y}, [sx = x.sizes(), sy = y.sizes()](GradContext& c) {
-        if (c.needs(0)) c.set(0, reduce_to(c.grad(), sx));
-        if (c.needs(1)) c.set(1, reduce_to(c.grad(), sy));
+      record("add", out, {x, y}, [](GradContext& c) {
+        if (c.needs(0)) c.set(0, reduce_to(c.grad(), c.input_shape(0)));
+        if (c.needs(1)) c.set(1, reduce_to(c.grad(), c.input_shape(1)));
       });
     }
     return out;
@@ -86,9 +86,9 @@ Tensor sub(const Tensor& a, const Tensor& b) {
     check_no_bool("sub", x, y);
     Tensor out = compute("sub", BinaryOp::Sub, x, y);
     if (needs_grad(x, y)) {
-      record("sub", out, {x, y}, [sx = x.sizes(), sy = y.sizes()](GradContext& c) {
-        if (c.needs(0)) c.set(0, reduce_to(c.grad(), sx));
-        if (c.needs(1)) c.set(1, reduce_to(neg(c.grad()), sy));
+      record("sub", out, {x, y}, [](GradContext& c) {
+        if (c.needs(0)) c.set(0, reduce_to(c.grad(), c.input_shape(0)));
+        if (c.needs(1)) c.set(1, reduce_to(neg(c.grad()), c.input_shape(1)));
       });
     }
     return out;
@@ -118,10 +118,9 @@ Tensor mul(const Tensor& a, const Tensor& b) {
     Tensor out = compute("mul", BinaryOp::Mul, x, y);
     if (needs_grad(x, y)) {
       record("mul", out, {x, y},
-             [x = saved_if(y.requires_grad(), x), y = saved_if(x.requires_grad(), y), sx = x.sizes(),
-              sy = y.sizes()](GradContext& c) {
-               if (c.needs(0)) c.set(0, reduce_to(mul(c.grad(), y.get(c)), sx));
-               if (c.needs(1)) c.set(1, reduce_to(mul(c.grad(), x.get(c)), sy));
+             [x = saved_if(y.requires_grad(), x), y = saved_if(x.requires_grad(), y)](GradContext& c) {
+               if (c.needs(0)) c.set(0, reduce_to(mul(c.grad(), y.get(c)), c.input_shape(0)));
+               if (c.needs(1)) c.set(1, reduce_to(mul(c.grad(), x.get(c)), c.input_shape(1)));
              });
     }
     return out;
@@ -142,11 +141,11 @@ Tensor div(const Tensor& a, const Tensor& b) {
         Tensor out = compute("div", BinaryOp::Div, x, y);
         if (needs_grad(x, y)) {
           record("div", out, {x, y},
-                 [x = saved_if(y.requires_grad(), x), y = saved(y), sx = x.sizes(), sy = y.sizes()](GradContext& c) {
+                 [x = saved_if(y.requires_grad(), x), y = saved(y)](GradContext& c) {
                    const Tensor by = y.get(c);
                    const Tensor g = div(c.grad(), by);
-                   if (c.needs(0)) c.set(0, reduce_to(g, sx));
-                   if (c.needs(1)) c.set(1, reduce_to(neg(mul(g, div(x.get(c), by))), sy));
+                   if (c.needs(0)) c.set(0, reduce_to(g, c.input_shape(0)));
+                   if (c.needs(1)) c.set(1, reduce_to(neg(mul(g, div(x.get(c), by))), c.input_shape(1)));
                  });
         }
         return out;

@@ -75,10 +75,10 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   const Shape shape = broadcast_shapes("where", cond.sizes(), broadcast_shapes("where", a.sizes(), b.sizes()));
   Tensor out = run_where(cond, shape, type, raw(a), raw(b));
   if (needs_grad(a, b)) {
-    record("where", out, {a, b}, [cond = saved(cond), sa = a.sizes(), sb = b.sizes()](GradContext& c) {
+    record("where", out, {a, b}, [cond = saved(cond)](GradContext& c) {
       const Tensor mask = cond.get(c);
-      if (c.needs(0)) c.set(0, reduce_to(where(mask, c.grad(), 0), sa));
-      if (c.needs(1)) c.set(1, reduce_to(where(mask, 0, c.grad()), sb));
+      if (c.needs(0)) c.set(0, reduce_to(where(mask, c.grad(), 0), c.input_shape(0)));
+      if (c.needs(1)) c.set(1, reduce_to(where(mask, 0, c.grad()), c.input_shape(1)));
     });
   }
   return out;
@@ -98,8 +98,8 @@ Tensor where_scalar(const Tensor& cond, const Tensor& x, const Scalar& s, bool f
   const Operand b = s;
   Tensor out = run_where(cond, shape, type, first ? a : b, first ? b : a);
   if (needs_grad(x)) {
-    record("where", out, {x}, [cond = saved(cond), sx = x.sizes(), first](GradContext& c) {
-      c.set(0, reduce_to(where_scalar(cond.get(c), c.grad(), 0, first), sx));
+    record("where", out, {x}, [cond = saved(cond), first](GradContext& c) {
+      c.set(0, reduce_to(where_scalar(cond.get(c), c.grad(), 0, first), c.input_shape(0)));
     });
   }
   return out;

@@ -73,7 +73,7 @@ std::optional<Shape> view_strides(const Tensor& x, const Shape& shape) {
 
 Tensor reshaped(const char* op, const Tensor& x, const Shape& shape, const Shape& strides) {
   return recorded_view(op, x, shape, strides, x.storage_offset(),
-                       [from = x.sizes()](GradContext& c) { c.set(0, reshape(c.grad(), from)); });
+                       [](GradContext& c) { c.set(0, reshape(c.grad(), c.input_shape(0))); });
 }
 
 }  // namespace
@@ -197,7 +197,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
   }
   if (extra < 0) throw ShapeError(fmt::format("expand: {} cannot be stretched to {}", str(x.sizes()), str(shape)));
   return recorded_view("expand", x, to, strides, x.storage_offset(),
-                       [from = x.sizes()](GradContext& c) { c.set(0, reduce_to(c.grad(), from)); });
+                       [](GradContext& c) { c.set(0, reduce_to(c.grad(), c.input_shape(0))); });
 }
 
 // ---- parts
@@ -234,7 +234,7 @@ Tensor take_range(const char* name, const Tensor& x, const Range& r) {
   shape[r.dim] = r.length;
   strides[r.dim] *= r.step;
   return recorded_view(name, x, shape, strides, offset,
-                       [from = x.sizes(), r](GradContext& c) { c.set(0, put_range(c.grad(), from, r)); });
+                       [r](GradContext& c) { c.set(0, put_range(c.grad(), c.input_shape(0), r)); });
 }
 
 int sliced_dim(const char* op, const Tensor& x, std::int64_t dim) {
