@@ -96,6 +96,8 @@ DeviceState& device_state(Device device) {
   return *slot.load();
 }
 
+bool is_used(Device device) { return cpu_states[device.index].load() != nullptr; }
+
 MemoryStats memory_stats(Device device) { return device_state(device).allocator->stats(); }
 void reset_peak_memory(Device device) { device_state(device).allocator->reset_peak(); }
 void empty_cache(Device device) { device_state(device).allocator->empty_cache(); }

@@ -81,9 +81,9 @@ Saved saved(const Tensor& input) {
   Saved s;
   if (!input.defined()) return s;
   s.version_ = input.version();
-  // A leaf that needs a gradient never gets a history, so holding it makes no cycle; anything else might.
+  // Not the tensor itself: a later in-place change could give it a history that leads to the node that keeps it.
   s.edge_ = gradient_edge(input);
-  s.tensor_ = s.edge_ && input.is_leaf() ? input : alias_of(input);
+  s.tensor_ = alias_of(input);
   return s;
 }
 
@@ -106,11 +106,11 @@ Tensor Saved::get(const GradContext& c) const {
   if (!context().grad_enabled) return tensor_;
   Edge edge = edge_;
   if (output_ >= 0) edge = {Ref<Node>(const_cast<Node*>(&c.node())), static_cast<std::uint32_t>(output_)};
-  if (!edge || tensor_.requires_grad()) return tensor_;
+  if (!edge) return tensor_;
   Tensor t = alias_of(tensor_);
   t.impl()->meta = std::make_unique<AutogradMeta>();
+  t.impl()->meta->is_leaf = edge.node->is_accumulator();
   t.impl()->meta->edge = std::move(edge);
-  t.impl()->meta->is_leaf = false;
   t.impl()->requires_grad = true;
   return t;
 }
@@ -119,9 +119,7 @@ Accumulate::Accumulate(const TensorImpl& leaf) : Node("accumulate") {
   add_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()});
 }
 
-void Accumulate::retarget(const TensorImpl& leaf) {
-  set_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()});
-}
+void Accumulate::retarget(const TensorImpl& leaf) { set_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()}); }
 
 Accumulate& accumulator_of(TensorImpl& leaf) {
   if (!leaf.meta) {

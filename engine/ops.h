@@ -119,7 +119,7 @@ bool equal(const Tensor& a, const Tensor& b);
 /// Same shape, and |a - b| <= atol + rtol |b| everywhere; NaN equals nothing unless equal_nan.
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 
-// ---------------------------------------------------------------- reductions; no dims: all of them
+// ---------------------------------------------------------------- reductions; without the argument dims: over all
 /// bool and integers sum into int64. The sum of nothing is 0.
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);

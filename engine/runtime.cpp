@@ -52,7 +52,9 @@ void Worker::loop() {
 void manual_seed(std::uint64_t seed) {
   const std::scoped_lock lock(seed_mutex);
   current_seed = seed;
-  for (int i = 0; i < device_count(DeviceType::CPU); ++i) set_generator_state(cpu(i), {seed, 0});
+  for (int i = 0; i < device_count(DeviceType::CPU); ++i) {
+    if (is_used(cpu(i))) set_generator_state(cpu(i), {seed, 0});
+  }
 }
 
 GeneratorState generator_state(Device device) {

@@ -60,6 +60,8 @@ struct DeviceState {
 
 /// The state of a device, made at first use and never destroyed. DeviceError if there is no such device.
 DeviceState& device_state(Device device);
+/// Whether a CPU device has a state yet.
+bool is_used(Device device);
 
 inline const kernels::Backend& backend(Device device) { return *device_state(device).backend; }
 /// The stream of the calling thread on a device.

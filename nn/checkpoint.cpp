@@ -7,6 +7,7 @@
 #include "../engine/error.h"
 #include "../engine/ops.h"
 #include "../engine/random.h"
+#include "../engine/runtime.h"
 #include "safetensors.h"
 
 namespace tandem::nn {
@@ -67,6 +68,7 @@ void save_checkpoint(const std::filesystem::path& path, const Module& module, co
   m["loader.epoch"] = std::to_string(loader.state().epoch);
   m["loader.next_batch"] = std::to_string(loader.state().next_batch);
   for (int i = 0; i < device_count(DeviceType::CPU); ++i) {
+    if (!is_used(cpu(i))) continue;
     const GeneratorState g = generator_state(cpu(i));
     m[std::string(kRandom) + str(cpu(i)) + ".seed"] = std::to_string(g.seed);
     m[std::string(kRandom) + str(cpu(i)) + ".offset"] = std::to_string(g.offset);

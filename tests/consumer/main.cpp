@@ -1,11 +1,14 @@
-// Uses a little of everything that a consumer links with: a tensor, the tape, a module.
+// Uses a little of everything that a consumer links with: tensors, the tape, a module, two devices.
 
 #include <tandem/tandem.h>
+#include <cstdio>
 
 int main() {
   using namespace tandem;
-  Tensor x = ones({2, 3}).set_requires_grad(true);
-  Tensor y = sum(mul(x, x));
-  y.backward();
-  return y.item<float>() == 6.0f && sum(x.grad()).item<float>() == 12.0f ? 0 : 1;
+  nn::Linear model{3, 1, {.bias = false}};
+  parallel::DataParallel net(model, {cpu(0), cpu(1)});
+  sum(net(ones({4, 3}))).backward();
+  const double gradient = sum(model.weight.grad()).item();
+  std::printf("Tandem %s: %g\n", TANDEM_VERSION, gradient);
+  return gradient == 12 ? 0 : 1;
 }

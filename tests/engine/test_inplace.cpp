@@ -287,6 +287,12 @@ TEST_CASE("inplace: no mixture of saved tensors and changes makes a cycle", "[ta
         Tensor z = y * y;
         z.add_(y);
       },
+      [](const Tensor& x, const Tensor& w) {
+        const Tensor y = w * x;
+        Tensor frozen = w;
+        frozen.requires_grad_(false);
+        frozen.add_(y);
+      },
       // pytorch issues 25340, 10222: an output kept by its own backward.
       [](const Tensor& x, const Tensor&) {
         const Tensor y = softmax(x, 0);
