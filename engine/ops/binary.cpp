@@ -140,13 +140,12 @@ Tensor div(const Tensor& a, const Tensor& b) {
       [](const Tensor& x, const Tensor& y) {
         Tensor out = compute("div", BinaryOp::Div, x, y);
         if (needs_grad(x, y)) {
-          record("div", out, {x, y},
-                 [x = saved_if(y.requires_grad(), x), y = saved(y)](GradContext& c) {
-                   const Tensor by = y.get(c);
-                   const Tensor g = div(c.grad(), by);
-                   if (c.needs(0)) c.set(0, reduce_to(g, c.input_shape(0)));
-                   if (c.needs(1)) c.set(1, reduce_to(neg(mul(g, div(x.get(c), by))), c.input_shape(1)));
-                 });
+          record("div", out, {x, y}, [x = saved_if(y.requires_grad(), x), y = saved(y)](GradContext& c) {
+            const Tensor by = y.get(c);
+            const Tensor g = div(c.grad(), by);
+            if (c.needs(0)) c.set(0, reduce_to(g, c.input_shape(0)));
+            if (c.needs(1)) c.set(1, reduce_to(neg(mul(g, div(x.get(c), by))), c.input_shape(1)));
+          });
         }
         return out;
       },

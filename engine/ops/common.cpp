@@ -48,8 +48,8 @@ void check_dim(const char* op, const char* what, const Tensor& t, int wanted) {
 void check_index_fault(const char* op, const kernels::Stream& stream) {
   const kernels::IndexFault& f = stream.index_fault;
   if (!f.set) return;
-  throw IndexError(fmt::format("{}: index {} at position {} is out of range: wanted 0 to {}", op, f.value, f.position,
-                               f.limit - 1));
+  throw IndexError(
+      fmt::format("{}: index {} at position {} is out of range: wanted 0 to {}", op, f.value, f.position, f.limit - 1));
 }
 
 namespace {

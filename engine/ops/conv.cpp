@@ -18,7 +18,8 @@ kernels::Conv2dArgs args_of(const Conv2dOptions& o) {
   return {{o.stride[0], o.stride[1]}, {o.padding[0], o.padding[1]}, {o.dilation[0], o.dilation[1]}, o.groups};
 }
 
-Tensor workspace(kernels::Stream& stream, const Tensor& x, const Tensor& w, const Tensor& y, const kernels::Conv2dArgs& a) {
+Tensor workspace(kernels::Stream& stream, const Tensor& x, const Tensor& w, const Tensor& y,
+                 const kernels::Conv2dArgs& a) {
   return new_tensor({backend(x.device()).conv2d_workspace(stream, raw(x), raw(w), raw(y), a)}, kUInt8, x.device());
 }
 
@@ -84,7 +85,8 @@ Tensor conv_weight(const Tensor& gy, const Tensor& x, const ConvShapes& s, const
 
 void check_at_least(const char* op, const char* what, const Pair& v, std::int64_t least) {
   for (std::int64_t x : v) {
-    if (x < least) throw ValueError(fmt::format("{}: {} must be at least {}, got ({}, {})", op, what, least, v[0], v[1]));
+    if (x < least)
+      throw ValueError(fmt::format("{}: {} must be at least {}, got ({}, {})", op, what, least, v[0], v[1]));
   }
 }
 
@@ -116,8 +118,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                                  weight.size(0)));
   }
   if (weight.size(1) != x.size(1) / o.groups) {
-    throw ShapeError(fmt::format("conv2d: an input {} in {} groups wants a weight with {} channels, got {}", str(x.sizes()),
-                                 o.groups, x.size(1) / o.groups, str(weight.sizes())));
+    throw ShapeError(fmt::format("conv2d: an input {} in {} groups wants a weight with {} channels, got {}",
+                                 str(x.sizes()), o.groups, x.size(1) / o.groups, str(weight.sizes())));
   }
   if (bias.defined()) {
     check_dtype(op, "the bias", bias, x.dtype());
@@ -192,7 +194,8 @@ Tensor avg_pool(const Tensor& x, const Pooling& p) {
   kernels::Stream stream = stream_for(x.device());
   backend(x.device()).avg_pool2d(stream, raw(y), raw(contiguous(x.detach())), p.args);
   if (needs_grad(x)) {
-    record("avg_pool2d", y, {x}, [p, from = x.sizes()](GradContext& c) { c.set(0, avg_pool_spread(c.grad(), from, p)); });
+    record("avg_pool2d", y, {x},
+           [p, from = x.sizes()](GradContext& c) { c.set(0, avg_pool_spread(c.grad(), from, p)); });
   }
   return y;
 }
@@ -237,7 +240,8 @@ std::vector<OpRecord> conv_records() {
          return std::vector<OpSample>{
              make_sample("F.conv2d(x0, x1, x2)", in({2, 2, 4, 3}, {3, 2, 2, 2}), call({})),
              make_sample("F.conv2d(x0, x1, x2, stride=(2, 1), padding=(1, 2), dilation=(1, 2))",
-                         in({1, 2, 5, 4}, {2, 2, 3, 2}), call({.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}})),
+                         in({1, 2, 5, 4}, {2, 2, 3, 2}),
+                         call({.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}})),
              make_sample("F.conv2d(x0, x1, x2, stride=2, padding=1, groups=2)", in({2, 4, 4, 4}, {4, 2, 3, 3}),
                          call({.stride = {2, 2}, .padding = {1, 1}, .groups = 2})),
              make_sample("F.conv2d(x0, x1)", {sample({1, 3, 2, 2}), sample({2, 3, 1, 1}, 1)},

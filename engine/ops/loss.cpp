@@ -119,7 +119,8 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& target, Reduction reduction, 
   const std::int64_t classes = rows.scores.size(1);
   if (at.numel() > 0 && (min(at).item<std::int64_t>() < 0 || max(at).item<std::int64_t>() >= classes)) {
     throw IndexError(fmt::format("nll_loss: targets from {} to {} are out of range: wanted 0 to {}, or {} to ignore",
-                                 min(at).item<std::int64_t>(), max(at).item<std::int64_t>(), classes - 1, ignore_index));
+                                 min(at).item<std::int64_t>(), max(at).item<std::int64_t>(), classes - 1,
+                                 ignore_index));
   }
   const Tensor picked = squeeze(gather(rows.scores, 1, unsqueeze(at, 1)), 1);
   return reduced(where(counts, neg(picked), 0), rows.target, target.sizes(), reduction, ignore_index);
@@ -129,8 +130,8 @@ Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
   check_floating("mse_loss", x);
   check_floating("mse_loss", y);
   if (x.sizes() != y.sizes()) {
-    throw ShapeError(fmt::format("mse_loss: wanted equal shapes, got {} and {}; nothing is broadcast here", str(x.sizes()),
-                                 str(y.sizes())));
+    throw ShapeError(fmt::format("mse_loss: wanted equal shapes, got {} and {}; nothing is broadcast here",
+                                 str(x.sizes()), str(y.sizes())));
   }
   const Tensor squares = square(sub(x, y));
   if (reduction == Reduction::None) return squares;
@@ -148,8 +149,10 @@ std::vector<OpSample> class_loss_samples(const std::string& f) {
       make_sample(f + "(x0, x1)", {sample({3, 4}), sample_index({3}, 4)}, with(Reduction::Mean, -100)),
       make_sample(f + "(x0, x1, reduction='sum', ignore_index=2)", {sample({5, 4}), sample_index({5}, 4)},
                   with(Reduction::Sum, 2)),
-      make_sample(f + "(x0, x1, ignore_index=0)", {sample({2, 3, 2}), sample_index({2, 2}, 3)}, with(Reduction::Mean, 0)),
-      make_sample(f + "(x0, x1, reduction='none')", {sample({0, 4}), sample_index({0}, 4)}, with(Reduction::None, -100)),
+      make_sample(f + "(x0, x1, ignore_index=0)", {sample({2, 3, 2}), sample_index({2, 2}, 3)},
+                  with(Reduction::Mean, 0)),
+      make_sample(f + "(x0, x1, reduction='none')", {sample({0, 4}), sample_index({0}, 4)},
+                  with(Reduction::None, -100)),
   };
 }
 
@@ -172,8 +175,7 @@ std::vector<OpRecord> loss_records() {
                                       make_sample("x0.log_softmax(0)", {sample({3, 4})}, call(0)),
                                       make_sample("x0.log_softmax(1)", {sample({0, 3})}, call(1))};
        }},
-      {"cross_entropy", "-log softmax(x)[target]",
-       [] { return class_loss_samples<cross_entropy>("F.cross_entropy"); }},
+      {"cross_entropy", "-log softmax(x)[target]", [] { return class_loss_samples<cross_entropy>("F.cross_entropy"); }},
       {"nll_loss", "-log_p[target]", [] { return class_loss_samples<nll_loss>("F.nll_loss"); }},
       {"mse_loss", "mean of (x - y)^2",
        [] {
@@ -181,7 +183,8 @@ std::vector<OpRecord> loss_records() {
          return std::vector<OpSample>{
              make_sample("F.mse_loss(x0, x1)", {sample({3, 4}), sample({3, 4}, 2)}, call(Reduction::Mean)),
              make_sample("F.mse_loss(x0, x1, reduction='sum')", {sample({3}), sample({3}, 2)}, call(Reduction::Sum)),
-             make_sample("F.mse_loss(x0, x1, reduction='none')", {sample({0, 2}), sample({0, 2}, 2)}, call(Reduction::None))};
+             make_sample("F.mse_loss(x0, x1, reduction='none')", {sample({0, 2}), sample({0, 2}, 2)},
+                         call(Reduction::None))};
        }},
   };
 }

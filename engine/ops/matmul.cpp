@@ -41,9 +41,7 @@ Tensor product(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Shape batch_of(const Tensor& x) {
-  return Shape(std::span(x.sizes().data(), static_cast<std::size_t>(x.dim() - 2)));
-}
+Shape batch_of(const Tensor& x) { return Shape(std::span(x.sizes().data(), static_cast<std::size_t>(x.dim() - 2))); }
 
 /// x with its batch dimensions stretched to `batch` and folded into one.
 Tensor as_batch(const Tensor& x, const Shape& batch) {
@@ -138,10 +136,17 @@ std::vector<OpRecord> matmul_records() {
        [] {
          auto call = [](const Inputs& x) { return matmul(x[0], x[1]); };
          std::vector<OpSample> all;
-         const std::pair<Shape, Shape> shapes[] = {
-             {{2, 3}, {3, 4}},       {{3}, {3}},       {{3}, {3, 2}},          {{2, 3}, {3}},         {{2, 2, 3}, {3, 2}},
-             {{2, 2, 3}, {2, 3, 1}}, {{2, 1, 2, 3}, {4, 3, 2}}, {{3}, {2, 3, 2}}, {{2, 2, 3}, {3}}, {{2, 0}, {0, 3}},
-             {{0, 2, 3}, {0, 3, 2}}};
+         const std::pair<Shape, Shape> shapes[] = {{{2, 3}, {3, 4}},
+                                                   {{3}, {3}},
+                                                   {{3}, {3, 2}},
+                                                   {{2, 3}, {3}},
+                                                   {{2, 2, 3}, {3, 2}},
+                                                   {{2, 2, 3}, {2, 3, 1}},
+                                                   {{2, 1, 2, 3}, {4, 3, 2}},
+                                                   {{3}, {2, 3, 2}},
+                                                   {{2, 2, 3}, {3}},
+                                                   {{2, 0}, {0, 3}},
+                                                   {{0, 2, 3}, {0, 3, 2}}};
          for (const auto& [a, b] : shapes) {
            all.push_back(make_sample("torch.matmul(x0, x1)", {sample(a, 0), sample(b, 4)}, call));
          }

@@ -33,13 +33,15 @@ Shape inferred(const char* op, const Tensor& x, const Shape& shape) {
   Shape out = shape;
   if (unknown >= 0) {
     if (known == 0) {
-      throw ShapeError(fmt::format("{}: -1 in {} could be any size, since the other sizes make 0 elements", op, str(shape)));
+      throw ShapeError(
+          fmt::format("{}: -1 in {} could be any size, since the other sizes make 0 elements", op, str(shape)));
     }
     out[unknown] = x.numel() / known;
     known *= out[unknown];
   }
   if (known != x.numel()) {
-    throw ShapeError(fmt::format("{}: {} has {} elements, which do not make {}", op, str(x.sizes()), x.numel(), str(shape)));
+    throw ShapeError(
+        fmt::format("{}: {} has {} elements, which do not make {}", op, str(x.sizes()), x.numel(), str(shape)));
   }
   return out;
 }
@@ -54,8 +56,7 @@ std::optional<Shape> view_strides(const Tensor& x, const Shape& shape) {
   std::int64_t run_stride = x.strides().back();
   for (int from = x.dim() - 1; from >= 0; --from) {
     run_elements *= x.sizes()[from];
-    const bool run_ends = from == 0 || (x.sizes()[from - 1] != 1 &&
-                                        x.strides()[from - 1] != run_elements * run_stride);
+    const bool run_ends = from == 0 || (x.sizes()[from - 1] != 1 && x.strides()[from - 1] != run_elements * run_stride);
     if (!run_ends) continue;
     std::int64_t cut = 1;
     while (to >= 0 && (cut < run_elements || shape[to] == 1)) {
@@ -91,8 +92,8 @@ Tensor view(const Tensor& x, const Shape& shape) {
   const Shape to = inferred("view", x, shape);
   const auto strides = view_strides(x, to);
   if (!strides) {
-    throw ShapeError(fmt::format("view: {} with strides {} cannot be shown as {} without a copy; use reshape", str(x.sizes()),
-                                 str(x.strides()), str(to)));
+    throw ShapeError(fmt::format("view: {} with strides {} cannot be shown as {} without a copy; use reshape",
+                                 str(x.sizes()), str(x.strides()), str(to)));
   }
   return reshaped("view", x, to, *strides);
 }
@@ -125,7 +126,8 @@ Tensor permute(const Tensor& x, const Shape& dims) {
   std::array<bool, kMaxDims> used{};
   for (int i = 0; i < dims.size(); ++i) {
     const int d = wrap_dim("permute", dims[i], x.dim());
-    if (used[static_cast<std::size_t>(d)]) throw IndexError(fmt::format("permute: dimension {} is named twice in {}", d, str(dims)));
+    if (used[static_cast<std::size_t>(d)])
+      throw IndexError(fmt::format("permute: dimension {} is named twice in {}", d, str(dims)));
     used[static_cast<std::size_t>(d)] = true;
     shape[i] = x.sizes()[d];
     strides[i] = x.strides()[d];
@@ -254,7 +256,8 @@ Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_
   const std::int64_t n = x.sizes()[d];
   const std::int64_t from = start < 0 ? start + n : start;
   if (from < 0 || length < 0 || length > n - from) {
-    throw IndexError(fmt::format("narrow: {} elements from {} are not in dimension {} of {}", length, start, d, str(x.sizes())));
+    throw IndexError(
+        fmt::format("narrow: {} elements from {} are not in dimension {} of {}", length, start, d, str(x.sizes())));
   }
   return take_range("narrow", x, {d, from, 1, length});
 }
@@ -301,8 +304,8 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
     total += s;
   }
   if (total != x.sizes()[d]) {
-    throw ValueError(fmt::format("split: the sizes add up to {}, but dimension {} of {} has {}", total, d, str(x.sizes()),
-                                 x.sizes()[d]));
+    throw ValueError(fmt::format("split: the sizes add up to {}, but dimension {} of {} has {}", total, d,
+                                 str(x.sizes()), x.sizes()[d]));
   }
   std::vector<Tensor> pieces;
   std::int64_t start = 0;
@@ -351,9 +354,12 @@ Tensor Tensor::squeeze() const { return tandem::squeeze(*this); }
 Tensor Tensor::squeeze(std::int64_t d) const { return tandem::squeeze(*this, d); }
 Tensor Tensor::unsqueeze(std::int64_t d) const { return tandem::unsqueeze(*this, d); }
 Tensor Tensor::expand(const Shape& shape) const { return tandem::expand(*this, shape); }
-Tensor Tensor::narrow(std::int64_t d, std::int64_t start, std::int64_t n) const { return tandem::narrow(*this, d, start, n); }
+Tensor Tensor::narrow(std::int64_t d, std::int64_t start, std::int64_t n) const {
+  return tandem::narrow(*this, d, start, n);
+}
 Tensor Tensor::select(std::int64_t d, std::int64_t i) const { return tandem::select(*this, d, i); }
-Tensor Tensor::slice(std::int64_t d, std::optional<std::int64_t> a, std::optional<std::int64_t> b, std::int64_t step) const {
+Tensor Tensor::slice(std::int64_t d, std::optional<std::int64_t> a, std::optional<std::int64_t> b,
+                     std::int64_t step) const {
   return tandem::slice(*this, d, a, b, step);
 }
 std::vector<Tensor> Tensor::split(std::int64_t size, std::int64_t d) const { return tandem::split(*this, size, d); }
@@ -397,7 +403,9 @@ std::vector<OpRecord> view_records() {
        }},
       {"flatten", "dimensions run together",
        [] {
-         return view_samples({{"x0.flatten(1)", sample({2, 3, 2})}, {"x0.flatten()", sample({})}, {"x0.flatten(0, 1)", sample({0, 3, 2})}},
+         return view_samples({{"x0.flatten(1)", sample({2, 3, 2})},
+                              {"x0.flatten()", sample({})},
+                              {"x0.flatten(0, 1)", sample({0, 3, 2})}},
                              [](const Tensor& x, std::size_t i) {
                                return i == 0 ? flatten(x, 1) : i == 1 ? flatten(x) : flatten(x, 0, 1);
                              });
@@ -405,7 +413,9 @@ std::vector<OpRecord> view_records() {
       {"permute", "dimensions in another order",
        [] {
          return view_samples({{"x0.permute(2, 0, 1)", sample({2, 3, 2})}, {"x0.permute(2, 0, 1)", sample({2, 0, 3})}},
-                             [](const Tensor& x, std::size_t) { return permute(x, {2, 0, -2}); });
+                             [](const Tensor& x, std::size_t) {
+                               return permute(x, {2, 0, -2});
+                             });
        }},
       {"transpose", "two dimensions swapped",
        [] {
@@ -414,7 +424,9 @@ std::vector<OpRecord> view_records() {
        }},
       {"squeeze", "without dimensions of size 1",
        [] {
-         return view_samples({{"x0.squeeze()", sample({1, 3, 1})}, {"x0.squeeze(2)", sample({1, 3, 1})}, {"x0.squeeze()", sample({0, 1})}},
+         return view_samples({{"x0.squeeze()", sample({1, 3, 1})},
+                              {"x0.squeeze(2)", sample({1, 3, 1})},
+                              {"x0.squeeze()", sample({0, 1})}},
                              [](const Tensor& x, std::size_t i) { return i == 1 ? squeeze(x, 2) : squeeze(x); });
        }},
       {"unsqueeze", "a dimension of size 1 more",
@@ -425,16 +437,21 @@ std::vector<OpRecord> view_records() {
       {"expand", "dimensions of size 1 stretched",
        [] {
          return view_samples({{"x0.expand(2, 3, 4)", sample({3, 1})}, {"x0.expand(-1, 4)", sample({0, 1})}},
-                             [](const Tensor& x, std::size_t i) { return i == 0 ? expand(x, {2, 3, 4}) : expand(x, {-1, 4}); });
+                             [](const Tensor& x, std::size_t i) {
+                               return i == 0 ? expand(x, {2, 3, 4}) : expand(x, {-1, 4});
+                             });
        }},
       {"narrow", "a range of a dimension",
        [] {
-         return view_samples({{"x0.narrow(1, 1, 2)", sample({2, 4})}, {"x0.narrow(0, 1, 0)", sample({3, 2})}},
-                             [](const Tensor& x, std::size_t i) { return i == 0 ? narrow(x, 1, 1, 2) : narrow(x, 0, 1, 0); });
+         return view_samples(
+             {{"x0.narrow(1, 1, 2)", sample({2, 4})}, {"x0.narrow(0, 1, 0)", sample({3, 2})}},
+             [](const Tensor& x, std::size_t i) { return i == 0 ? narrow(x, 1, 1, 2) : narrow(x, 0, 1, 0); });
        }},
       {"slice", "a range of a dimension, with a step",
        [] {
-         return view_samples({{"x0[:, 1:6:2]", sample({2, 7})}, {"x0[-3:]", sample({5})}, {"x0.flip(0)[::2]", sample({5, 2})},
+         return view_samples({{"x0[:, 1:6:2]", sample({2, 7})},
+                              {"x0[-3:]", sample({5})},
+                              {"x0.flip(0)[::2]", sample({5, 2})},
                               {"x0[4:2]", sample({5})}},
                              [](const Tensor& x, std::size_t i) {
                                if (i == 0) return slice(x, 1, 1, 6, 2);
@@ -444,12 +461,15 @@ std::vector<OpRecord> view_records() {
        }},
       {"select", "one index of a dimension",
        [] {
-         return view_samples({{"x0.select(1, 2)", sample({2, 4})}, {"x0[-1]", sample({3})}, {"x0.select(1, 2)", sample({0, 4})}},
-                             [](const Tensor& x, std::size_t i) { return i == 1 ? x[-1] : select(x, 1, 2); });
+         return view_samples(
+             {{"x0.select(1, 2)", sample({2, 4})}, {"x0[-1]", sample({3})}, {"x0.select(1, 2)", sample({0, 4})}},
+             [](const Tensor& x, std::size_t i) { return i == 1 ? x[-1] : select(x, 1, 2); });
        }},
       {"split", "pieces of a dimension",
        [] {
-         return view_samples({{"x0.split(2)", sample({5, 2})}, {"x0.split([1, 3], 1)", sample({2, 4})}, {"x0.split(2)", sample({0, 2})}},
+         return view_samples({{"x0.split(2)", sample({5, 2})},
+                              {"x0.split([1, 3], 1)", sample({2, 4})},
+                              {"x0.split(2)", sample({0, 2})}},
                              [](const Tensor& x, std::size_t i) {
                                return i == 1 ? split(x, std::vector<std::int64_t>{1, 3}, 1) : split(x, 2);
                              });

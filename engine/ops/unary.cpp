@@ -50,27 +50,29 @@ std::vector<OpSample> unary_samples(const char* python) {
 }
 
 // One line each: name, text, samples, derivative.
-#define TANDEM_UNARY(name, text, python, positive, derivative)                                     \
-  {{#name, text, [] { return unary_samples<tandem::name, positive>(python); }, true},              \
-   [](const Tensor& g [[maybe_unused]], const Tensor& s [[maybe_unused]]) -> Tensor { return derivative; }}
+#define TANDEM_UNARY(name, text, python, positive, derivative)                                                  \
+  {                                                                                                             \
+    {#name, text, [] { return unary_samples<tandem::name, positive>(python); }, true},                          \
+        [](const Tensor& g [[maybe_unused]], const Tensor& s [[maybe_unused]]) -> Tensor { return derivative; } \
+  }
 
 const UnaryRecord kRecords[] = {
     TANDEM_UNARY(neg, "-x", "-x0", false, neg(g)),
-    TANDEM_UNARY(abs, "|x|", "x0.abs()", false, g * sign(s)),
+    TANDEM_UNARY(abs, "|x|", "x0.abs()", false, g* sign(s)),
     TANDEM_UNARY(sign, "-1, 0 or 1", "x0.sign()", false, g * 0),
-    TANDEM_UNARY(exp, "e^x", "x0.exp()", false, g * s),
+    TANDEM_UNARY(exp, "e^x", "x0.exp()", false, g* s),
     TANDEM_UNARY(log, "natural logarithm", "x0.log()", true, g / s),
     TANDEM_UNARY(sqrt, "square root", "x0.sqrt()", true, g * 0.5 / s),
     TANDEM_UNARY(rsqrt, "1 / sqrt(x)", "x0.rsqrt()", true, g * -0.5 * s * s * s),
     TANDEM_UNARY(reciprocal, "1 / x", "x0.reciprocal()", false, neg(g) * s * s),
     TANDEM_UNARY(square, "x^2", "x0.square()", false, g * 2 * s),
-    TANDEM_UNARY(sin, "sine", "x0.sin()", false, g * cos(s)),
+    TANDEM_UNARY(sin, "sine", "x0.sin()", false, g* cos(s)),
     TANDEM_UNARY(cos, "cosine", "x0.cos()", false, neg(g) * sin(s)),
-    TANDEM_UNARY(tanh, "hyperbolic tangent", "x0.tanh()", false, g * (1 - s * s)),
-    TANDEM_UNARY(sigmoid, "1 / (1 + e^-x)", "x0.sigmoid()", false, g * s * (1 - s)),
+    TANDEM_UNARY(tanh, "hyperbolic tangent", "x0.tanh()", false, g*(1 - s * s)),
+    TANDEM_UNARY(sigmoid, "1 / (1 + e^-x)", "x0.sigmoid()", false, g* s*(1 - s)),
     TANDEM_UNARY(relu, "max(x, 0)", "x0.relu()", false, where(gt(s, 0), g, 0)),
-    TANDEM_UNARY(gelu, "x Phi(x)", "F.gelu(x0)", false, g * gelu_slope(s)),
-    TANDEM_UNARY(silu, "x sigmoid(x)", "F.silu(x0)", false, g * (sigmoid(s) * (1 + s * (1 - sigmoid(s))))),
+    TANDEM_UNARY(gelu, "x Phi(x)", "F.gelu(x0)", false, g* gelu_slope(s)),
+    TANDEM_UNARY(silu, "x sigmoid(x)", "F.silu(x0)", false, g*(sigmoid(s) * (1 + s * (1 - sigmoid(s))))),
 };
 #undef TANDEM_UNARY
 
@@ -97,7 +99,9 @@ Tensor unary(const char* name, const Tensor& x) {
   if (needs_grad(x)) {
     constexpr Saves saves = Functor::saves;
     record(name, out, {x},
-           [s = saves == Saves::Input ? saved(x) : saves == Saves::Output ? saved_output(out) : Saved()](GradContext& c) {
+           [s = saves == Saves::Input    ? saved(x)
+                : saves == Saves::Output ? saved_output(out)
+                                         : Saved()](GradContext& c) {
              const Tensor kept = s.get(c);
              if (context().grad_enabled) {
                c.set(0, record_of(op).backward(c.grad(), kept));
@@ -116,7 +120,8 @@ Tensor unary(const char* name, const Tensor& x) {
 template <UnaryOp op>
 Tensor& unary_inplace(const char* name, Tensor& x, Tensor (*functional)(const Tensor&)) {
   check_floating(name, x);
-  return change_inplace(name, x, {}, [&] { run(op, x, x); }, functional);
+  return change_inplace(
+      name, x, {}, [&] { run(op, x, x); }, functional);
 }
 
 }  // namespace
@@ -181,7 +186,10 @@ Tensor& Tensor::clamp_(const Scalar& lo, const Scalar& hi) {
     }
   }
   return change_inplace(
-      "clamp_", *this, {}, [&] { run_clamp(*this, *this, {lo, hi}); },
+      "clamp_", *this, {},
+      [&] {
+        run_clamp(*this, *this, {lo, hi});
+      },
       [&](const Tensor& old) { return clamp(old, lo, hi); });
 }
 
@@ -192,11 +200,10 @@ std::vector<OpRecord> unary_records() {
   for (const UnaryRecord& r : kRecords) records.push_back(r.record);
   records.push_back({"clamp", "min(max(x, lo), hi)", [] {
                        auto both = [](const Inputs& x) { return clamp(x[0], -1.03, 2.01); };
-                       return std::vector<OpSample>{
-                           make_sample("x0.clamp(-1.03, 2.01)", {sample({3, 5})}, both),
-                           make_sample("x0.clamp(min=0.3)", {sample({7})},
-                                       [](const Inputs& x) { return clamp(x[0], 0.3, {}); }),
-                           make_sample("x0.clamp(-1.03, 2.01)", {sample({0, 2})}, both)};
+                       return std::vector<OpSample>{make_sample("x0.clamp(-1.03, 2.01)", {sample({3, 5})}, both),
+                                                    make_sample("x0.clamp(min=0.3)", {sample({7})},
+                                                                [](const Inputs& x) { return clamp(x[0], 0.3, {}); }),
+                                                    make_sample("x0.clamp(-1.03, 2.01)", {sample({0, 2})}, both)};
                      }});
   return records;
 }

@@ -22,16 +22,16 @@ class CpuBackend final : public Backend {
   void softmax(Stream&, const View& out, const View& in, int dim, bool log) const override;
   void softmax_backward(Stream&, const View& gx, const View& g, const View& y, int dim, bool log) const override;
   void cross_entropy(Stream&, const View& loss, const View& lse, const View& x, const View& target,
-                             std::int64_t ignore) const override;
+                     std::int64_t ignore) const override;
   void cross_entropy_backward(Stream&, const View& gx, const View& g, const View& x, const View& lse,
-                                      const View& target, std::int64_t ignore) const override;
+                              const View& target, std::int64_t ignore) const override;
   std::int64_t conv2d_workspace(Stream&, const View& x, const View& w, const View& y, const Conv2dArgs&) const override;
   void conv2d(Stream&, const View& y, const View& x, const View& w, const View& bias, const Conv2dArgs&,
-                      void* workspace) const override;
+              void* workspace) const override;
   void conv2d_input(Stream&, const View& gx, const View& gy, const View& w, const Conv2dArgs&,
-                            void* workspace) const override;
+                    void* workspace) const override;
   void conv2d_weight(Stream&, const View& gw, const View& gy, const View& x, const Conv2dArgs&,
-                             void* workspace) const override;
+                     void* workspace) const override;
   void max_pool2d(Stream&, const View& y, const View& index, const View& x, const Pool2dArgs&) const override;
   void max_pool2d_backward(Stream&, const View& gx, const View& gy, const View& index) const override;
   void max_pool2d_take(Stream&, const View& y, const View& x, const View& index) const override;
@@ -39,13 +39,13 @@ class CpuBackend final : public Backend {
   void avg_pool2d_backward(Stream&, const View& gx, const View& gy, const Pool2dArgs&) const override;
   void channel_stats(Stream&, const View& mean, const View& var, const View& x) const override;
   void batch_norm(Stream&, const View& out, const View& x, const View& mean, const View& invstd, const View& w,
-                          const View& b) const override;
+                  const View& b) const override;
   void batch_norm_backward(Stream&, const View& gx, const View& gw, const View& gb, const View& g, const View& x,
-                                   const View& mean, const View& invstd, const View& w, bool training) const override;
+                           const View& mean, const View& invstd, const View& w, bool training) const override;
   void layer_norm(Stream&, const View& out, const View& mean, const View& invstd, const View& x, const View& w,
-                          const View& b, double eps) const override;
+                  const View& b, double eps) const override;
   void layer_norm_backward(Stream&, const View& gx, const View& gw, const View& gb, const View& g, const View& x,
-                                   const View& mean, const View& invstd, const View& w) const override;
+                           const View& mean, const View& invstd, const View& w) const override;
   void index_select(Stream&, const View& out, const View& in, int dim, const View& index) const override;
   void index_add(Stream&, const View& out, int dim, const View& index, const View& src) const override;
   void gather(Stream&, const View& out, const View& in, int dim, const View& index) const override;

@@ -12,14 +12,11 @@ Isa isa();
 
 /// Calls `fn(...)` as compiled for this processor.
 #if defined(__x86_64__)
-#define TANDEM_ISA_CALL(fn, ...)                                  \
-  switch (::tandem::kernels::cpu::isa()) {                        \
-    case ::tandem::kernels::cpu::Isa::Avx512:                     \
-      ::tandem::kernels::cpu::isa_avx512::fn(__VA_ARGS__); break; \
-    case ::tandem::kernels::cpu::Isa::Avx2:                       \
-      ::tandem::kernels::cpu::isa_avx2::fn(__VA_ARGS__); break;   \
-    case ::tandem::kernels::cpu::Isa::Base:                       \
-      ::tandem::kernels::cpu::isa_base::fn(__VA_ARGS__); break;   \
+#define TANDEM_ISA_CALL(fn, ...)                                                                          \
+  switch (::tandem::kernels::cpu::isa()) {                                                                \
+    case ::tandem::kernels::cpu::Isa::Avx512: ::tandem::kernels::cpu::isa_avx512::fn(__VA_ARGS__); break; \
+    case ::tandem::kernels::cpu::Isa::Avx2: ::tandem::kernels::cpu::isa_avx2::fn(__VA_ARGS__); break;     \
+    case ::tandem::kernels::cpu::Isa::Base: ::tandem::kernels::cpu::isa_base::fn(__VA_ARGS__); break;     \
   }
 #else
 #define TANDEM_ISA_CALL(fn, ...) ::tandem::kernels::cpu::isa_base::fn(__VA_ARGS__)
