@@ -116,7 +116,7 @@ Tensor& draw(const char* op, Tensor& t, Draw draw_into) {
     draw_into(stream, raw(into), reserve_random(into.device(), into.numel(), into.dtype()));
   };
   auto fresh = [&] {
-    const Tensor value = empty_like(t);
+    Tensor value = empty_like(t);
     fill(value);
     return value;
   };

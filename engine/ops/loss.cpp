@@ -133,7 +133,7 @@ Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
     throw ShapeError(fmt::format("mse_loss: wanted equal shapes, got {} and {}; nothing is broadcast here",
                                  str(x.sizes()), str(y.sizes())));
   }
-  const Tensor squares = square(sub(x, y));
+  Tensor squares = square(sub(x, y));
   if (reduction == Reduction::None) return squares;
   return reduction == Reduction::Sum ? sum(squares) : mean(squares);
 }
