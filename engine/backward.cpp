@@ -222,7 +222,8 @@ class BackwardRun {
   /// Runs one node and returns the gradients of its inputs.
   std::vector<Tensor> run_node(Slot& slot) {
     Node& node = *slot.node;
-    if (node.busy_.exchange(true, std::memory_order_acquire)) {
+    // Leaves may be shared by graphs that run at the same time; their accumulators lock.
+    if (!node.is_accumulator() && node.busy_.exchange(true, std::memory_order_acquire)) {
       throw AutogradError(fmt::format(
           "{}: backward() is already running through this node, in another thread or in a hook", node.name()));
     }
