@@ -2,16 +2,11 @@
 // The exceptions of the library. Every message names the operation, what came, and what was wanted.
 
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 
-namespace tandem {
+#include "../kernels/error.h"
 
-/// Base of every exception that Tandem throws. A failed call changes nothing and leaks nothing.
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+namespace tandem {
 
 /// Sizes that do not fit together.
 class ShapeError : public Error {

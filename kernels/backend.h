@@ -3,8 +3,8 @@
 //
 // Rules for every function:
 // - Views are valid, of the shapes stated, and live on the stream's device. Nothing is allocated, nothing is checked
-//   again, except index values, which are data: the first bad one goes into `stream.index_fault`, nothing is read or
-//   written out of bounds, and the affected results are zero.
+//   again, except index values, which are data: the first bad one goes into `stream.index_fault` (on a CUDA device,
+//   into its queue), nothing is read or written out of bounds, and the affected results are zero.
 // - Zero elements are fine everywhere.
 // - "contiguous" means row-major without gaps; functions that do not say so take any strides.
 // - `out` may be the very same view as an elementwise input, but not overlap one otherwise.
@@ -18,7 +18,7 @@
 namespace tandem::kernels {
 
 /// The first index out of range that a kernel met: `value` at flat `position` of the index tensor, allowed
-/// 0 <= value < `limit`.
+/// 0 <= value < `limit`. On a CUDA device, one of those that it met.
 struct IndexFault {
   bool set = false;
   std::int64_t position = 0;
@@ -26,11 +26,17 @@ struct IndexFault {
   std::int64_t limit = 0;
 };
 
-/// Where a kernel runs. On a CPU device it runs at once, in the calling thread and up to `threads - 1` helpers.
+namespace cuda {
+class Queue;
+}
+
+/// Where a kernel runs. On a CPU device it runs at once, in the calling thread and up to `threads - 1` helpers. On a
+/// CUDA device it is queued, and reports index faults and failures when the device is next waited for.
 struct Stream {
   int device = 0;
   int threads = 1;
   IndexFault index_fault{};
+  cuda::Queue* queue = nullptr;  ///< of a CUDA device
 };
 
 struct Conv2dArgs {
@@ -180,5 +186,7 @@ class Backend {
 
 /// The CPU backend: SIMD loops chosen for this processor at first use.
 const Backend& cpu_backend();
+/// The CUDA backend, for streams with a queue.
+const Backend& cuda_backend();
 
 }  // namespace tandem::kernels

@@ -1,0 +1,59 @@
+#include "check.h"
+
+#include <array>
+#include <mutex>
+#include <string>
+
+#include "../error.h"
+
+namespace tandem::kernels::cuda {
+namespace {
+
+std::mutex mutex;
+std::array<std::string, 64> deaths;  // by physical device
+std::array<int, 64> death_codes{};
+
+}  // namespace
+
+bool is_sticky(cudaError_t code) {
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorECCUncorrectable: return true;
+    default: return false;
+  }
+}
+
+void check(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // so that the next call does not find it again
+  int device = 0;
+  static_cast<void>(cudaGetDevice(&device));
+  const std::string text = std::string(what) + " failed on GPU " + std::to_string(device) + ": " +
+                           cudaGetErrorName(code) + " (" + cudaGetErrorString(code) + ")";
+  if (!is_sticky(code)) throw CudaError(text, code, false);
+  {
+    const std::scoped_lock lock(mutex);
+    std::string& death = deaths.at(static_cast<std::size_t>(device));
+    if (death.empty()) {
+      death = text;
+      death_codes.at(static_cast<std::size_t>(device)) = code;
+    }
+  }
+  check_alive(device);
+}
+
+void check_alive(int physical_device) {
+  const std::scoped_lock lock(mutex);
+  const auto i = static_cast<std::size_t>(physical_device);
+  if (!deaths.at(i).empty()) throw CudaError(deaths[i], death_codes[i], true);
+}
+
+}  // namespace tandem::kernels::cuda

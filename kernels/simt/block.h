@@ -1,0 +1,23 @@
+#pragma once
+// Running the blocks of a grid.
+
+#include <functional>
+#include <string>
+
+#include "launch.h"
+
+namespace tandem::simt {
+
+/// Runs a grid in the calling thread. Returns what went wrong, or nothing: a barrier that some threads never reach, a
+/// shuffle from a lane outside its mask, an access that faulted. The kernel is abandoned then.
+/// `order_seed`: 0 starts threads in order; another number shuffles them, and chooses among those that can go on.
+std::string run_grid(const LaunchShape& shape, const std::function<void()>& thread, unsigned order_seed);
+
+/// Abandons the kernel that the calling thread runs, from anywhere in it. Does nothing outside kernels.
+void abandon_kernel(const std::string& why);
+bool in_kernel();
+
+/// "kernel softmax<float>, block (1, 0, 0), thread (37, 0, 0)" of the running thread.
+std::string whereabouts();
+
+}  // namespace tandem::simt

@@ -1,0 +1,67 @@
+#include "fault.h"
+
+#include <signal.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+
+#include "block.h"
+#include "enqueue.h"
+#include "symbol.h"
+
+namespace tandem::simt {
+namespace {
+
+std::mutex mutex;
+std::string text;
+struct sigaction previous;
+
+void* instruction(const void* context) {
+#if defined(__x86_64__)
+  return reinterpret_cast<void*>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return reinterpret_cast<void*>(static_cast<const ucontext_t*>(context)->uc_mcontext.pc);
+#else
+  return nullptr;
+#endif
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  // A fault is not an asynchronous event: it happens in user code, which holds none of our locks.
+  if (device_of(info->si_addr) >= 0) {
+    const std::string what =
+        "illegal access to " + describe_address(info->si_addr) + ", at " + place_of_instruction(instruction(context));
+    if (in_kernel()) abandon_kernel(what);
+    const std::string line = "simulated GPU: host code: " + what + "\n";
+    static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
+  }
+  sigaction(signal, &previous, nullptr);  // the instruction is tried again, and the previous handler gets it
+}
+
+}  // namespace
+
+void report(const std::string& line) {
+  const std::scoped_lock lock(mutex);
+  text += line + "\n";
+}
+
+std::string take_report() {
+  const std::scoped_lock lock(mutex);
+  return std::exchange(text, {});
+}
+
+void install_fault_handler() {
+  struct sigaction now {};
+  sigaction(SIGSEGV, nullptr, &now);
+  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) return;
+  const std::scoped_lock lock(mutex);
+  struct sigaction action {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGSEGV, &action, &previous);
+}
+
+}  // namespace tandem::simt

@@ -1,0 +1,30 @@
+#pragma once
+// The memory of simulated GPUs. Each device has a range of addresses, so that an address tells its device. Each
+// allocation has pages of its own and ends, up to CUDA's alignment of 256 bytes, at a page that nobody may touch; freed
+// pages are never handed out again. So most wrong accesses fault at once. Fresh memory is all ones: NaN.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+namespace tandem::simt {
+
+struct Allocation {
+  int device;
+  const char* data;
+  std::size_t bytes;
+};
+
+/// Null when the device has no room.
+void* allocate(int device, std::size_t bytes);
+/// False if no allocation starts there.
+bool release(void* data);
+std::optional<Allocation> find_allocation(const void* address);
+/// The device in whose range an address lies, or -1.
+int device_of(const void* address);
+std::size_t used_bytes(int device);
+
+/// "4 bytes past the end of 1024 bytes on device 0", "freed memory of device 1".
+std::string describe_address(const void* address);
+
+}  // namespace tandem::simt

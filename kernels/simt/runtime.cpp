@@ -1,0 +1,268 @@
+// CUDA's functions for devices, streams, events and launches.
+
+#include "runtime.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "block.h"
+#include "enqueue.h"
+#include "fault.h"
+#include "options.h"
+
+namespace tandem::simt {
+namespace {
+
+thread_local int device_of_thread = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+std::mutex peers_mutex;
+std::array<std::array<bool, 16>, 16> peers{};
+
+bool is_device(int device) { return device >= 0 && device < options().gpus; }
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+cudaError_t result(cudaError_t error) {
+  if (error == cudaSuccess) error = device_error(device_of_thread);
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+/// As result() of a call that only queues: what goes wrong later, even at once in the eager schedule, is told later.
+static cudaError_t queued(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+int current_device() { return device_of_thread; }
+
+CUstream_st* resolve(cudaStream_t stream) {
+  if (stream == nullptr || stream == cudaStreamLegacy) return default_stream(device_of_thread);
+  return is_stream(stream) ? stream : nullptr;
+}
+
+cudaError_t waited(bool finished, int device) {
+  if (finished) return device_error(device);
+  report("no stream can make progress: each waits for something that nobody will do");
+  return cudaErrorLaunchTimeout;
+}
+
+cudaError_t put_on(cudaStream_t handle, Operation operation) {
+  CUstream_st* stream = resolve(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = device_error(stream->device); error != cudaSuccess) return error;
+  const bool legacy = stream == default_stream(stream->device);
+  if (legacy) {
+    if (const cudaError_t error = waited(drain_device(stream->device), stream->device)) return error;
+  }
+  put(stream, std::move(operation));
+  return legacy ? waited(drain(stream), stream->device) : cudaSuccess;
+}
+
+cudaError_t launch(const LaunchShape& shape, cudaStream_t stream, std::function<void()> thread) {
+  const dim3 &g = shape.grid, &b = shape.block;
+  const std::size_t threads = std::size_t{b.x} * b.y * b.z;
+  if (threads == 0 || threads > 1024 || b.z > 64 || g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffffu ||
+      g.y > 65535 || g.z > 65535 || shape.shared > std::size_t{227} << 10) {
+    return result(cudaErrorInvalidConfiguration);
+  }
+  return queued(put_on(stream, {[shape, thread = std::move(thread)] {
+                                  install_fault_handler();
+                                  const std::string fault = run_grid(shape, thread, options().order);
+                                  if (fault.empty()) return cudaSuccess;
+                                  report(fault);
+                                  return cudaErrorIllegalAddress;
+                                },
+                                {},
+                                false}));
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::function<cudaError_t()> work) {
+  return result(put_on(stream, {std::move(work), {}, false}));
+}
+
+cudaError_t enqueue_meeting(cudaStream_t stream, std::function<cudaError_t()> arrive, std::function<bool()> may_go) {
+  if (const cudaError_t error = put_on(stream, {std::move(arrive), {}, true}); error != cudaSuccess) {
+    return result(error);
+  }
+  return result(put_on(stream, {{}, std::move(may_go), true}));
+}
+
+}  // namespace tandem::simt
+
+using namespace tandem::simt;
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = std::exchange(last_error, cudaSuccess);
+  const cudaError_t sticky = device_error(current_device());
+  return sticky != cudaSuccess ? sticky : error;
+}
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+struct ErrorText {
+  cudaError_t code;
+  const char *name, *text;
+};
+static const ErrorText* error_text(cudaError_t code) {
+  static constexpr ErrorText texts[] = {
+      {cudaSuccess, "cudaSuccess", "no error"},
+      {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+      {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+      {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+      {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+      {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+      {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+      {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+      {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+      {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+      {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
+      {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
+       "peer access is not supported between these two devices"},
+      {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+      {cudaErrorPeerAccessNotEnabled, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
+  };
+  const auto* found = std::find_if(std::begin(texts), std::end(texts), [&](const auto& t) { return t.code == code; });
+  return found == std::end(texts) ? nullptr : found;
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  const ErrorText* t = error_text(error);
+  return t ? t->name : "cudaErrorUnknown";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  const ErrorText* t = error_text(error);
+  return t ? t->text : "unknown error";
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = options().gpus;
+  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device();
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (!is_device(device)) return result(cudaErrorInvalidDevice);
+  device_of_thread = device;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return result(waited(drain_device(current_device()), current_device())); }
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  if (!is_device(device) || !is_device(peer)) return result(cudaErrorInvalidDevice);
+  *can = device != peer && options().peers;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  if (!is_device(peer) || peer == current_device()) return result(cudaErrorInvalidDevice);
+  if (flags != 0) return result(cudaErrorInvalidValue);
+  if (!options().peers) return result(cudaErrorPeerAccessUnsupported);
+  const std::scoped_lock lock(peers_mutex);
+  bool& on = peers[static_cast<std::size_t>(current_device())][static_cast<std::size_t>(peer)];
+  return std::exchange(on, true) ? result(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  if (!stream || flags > cudaStreamNonBlocking) return result(cudaErrorInvalidValue);
+  *stream = make_stream(current_device(), flags, std::clamp(priority, -5, 0));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (!stream || !is_stream(stream)) return result(cudaErrorInvalidResourceHandle);
+  end_stream(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  CUstream_st* stream = resolve(handle);
+  if (!stream) return result(cudaErrorInvalidResourceHandle);
+  return result(waited(drain(stream), stream->device));
+}
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  CUstream_st* stream = resolve(handle);
+  if (!stream) return result(cudaErrorInvalidResourceHandle);
+  return result(is_idle(stream) ? cudaSuccess : cudaErrorNotReady);
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
+  const CUstream_st* stream = resolve(handle);
+  if (!stream) return result(cudaErrorInvalidResourceHandle);
+  *device = stream->device;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!event) return result(cudaErrorInvalidResourceHandle);
+  if (!event->last) return cudaSuccess;  // never recorded: nothing to wait for
+  return result(put_on(stream, {{}, [point = event->last] { return point->done.load(); }, false}));
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  if (!function) return result(cudaErrorInvalidValue);
+  return result(put_on(stream, {[=] { return function(data), cudaSuccess; }, {}, false}));
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (!event) return result(cudaErrorInvalidValue);
+  *event = new CUevent_st{current_device(), flags, nullptr};
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (!event) return result(cudaErrorInvalidResourceHandle);
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+  const CUstream_st* stream = resolve(handle);
+  if (!event || !stream) return result(cudaErrorInvalidResourceHandle);
+  if (stream->device != event->device) return result(cudaErrorInvalidResourceHandle);
+  auto point = std::make_shared<Point>();
+  event->last = point;
+  return result(put_on(handle, {[point] {
+                                  point->time_ns = now();
+                                  point->done = true;
+                                  return cudaSuccess;
+                                },
+                                {},
+                                true}));
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (!event) return result(cudaErrorInvalidResourceHandle);
+  if (!event->last) return cudaSuccess;
+  return result(waited(wait_for(*event->last), event->device));
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!event) return result(cudaErrorInvalidResourceHandle);
+  return result(!event->last || event->last->done ? cudaSuccess : cudaErrorNotReady);
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  if (!begin || !end || !begin->last || !end->last || ((begin->flags | end->flags) & cudaEventDisableTiming) != 0) {
+    return result(cudaErrorInvalidResourceHandle);
+  }
+  if (!begin->last->done || !end->last->done) return result(cudaErrorNotReady);
+  *milliseconds = static_cast<float>(static_cast<double>(end->last->time_ns - begin->last->time_ns) / 1e6);
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,161 @@
+// CUDA's functions for memory.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "memory.h"
+#include "options.h"
+#include "runtime.h"
+
+namespace tandem::simt {
+namespace {
+
+std::mutex pinned_mutex;
+std::map<const char*, std::size_t> pinned;
+
+bool is_pinned(const void* address) {
+  const std::scoped_lock lock(pinned_mutex);
+  const auto* at = static_cast<const char*>(address);
+  const auto after = pinned.upper_bound(at);
+  return after != pinned.begin() && at < std::prev(after)->first + std::prev(after)->second;
+}
+
+/// Host memory, or `bytes` inside one allocation of a device.
+bool is_valid(const void* address, std::size_t bytes) {
+  if (device_of(address) < 0) return address != nullptr;
+  const auto found = find_allocation(address);
+  return found && static_cast<const char*>(address) + bytes <= found->data + found->bytes;
+}
+
+bool fits(cudaMemcpyKind kind, bool to_device, bool from_device) {
+  switch (kind) {
+    case cudaMemcpyHostToHost: return !to_device && !from_device;
+    case cudaMemcpyHostToDevice: return to_device && !from_device;
+    case cudaMemcpyDeviceToHost: return !to_device && from_device;
+    case cudaMemcpyDeviceToDevice: return to_device && from_device;
+    default: return true;
+  }
+}
+
+cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream, bool wait) {
+  if (bytes == 0) return cudaSuccess;
+  const bool to_device = device_of(to) >= 0, from_device = device_of(from) >= 0;
+  if (!fits(kind, to_device, from_device)) return cudaErrorInvalidMemcpyDirection;
+  if (!is_valid(to, bytes) || !is_valid(from, bytes)) return cudaErrorInvalidValue;
+  Operation operation;
+  if (!wait && !from_device && !is_pinned(from)) {
+    // Pageable memory is read before the call returns.
+    const auto* data = static_cast<const char*>(from);
+    operation.work = [to, staged = std::vector<char>(data, data + bytes)] {
+      std::memcpy(to, staged.data(), staged.size());
+      return cudaSuccess;
+    };
+  } else {
+    operation.work = [=] {
+      std::memmove(to, from, bytes);
+      return cudaSuccess;
+    };
+  }
+  CUstream_st* resolved = resolve(stream);
+  if (const cudaError_t error = put_on(stream, std::move(operation)); error != cudaSuccess) return error;
+  // Pageable memory is written before the call returns.
+  if (wait || (!to_device && !is_pinned(to))) return waited(drain(resolved), resolved->device);
+  return cudaSuccess;
+}
+
+cudaError_t set(void* pointer, int value, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return cudaSuccess;
+  if (!is_valid(pointer, bytes)) return cudaErrorInvalidValue;
+  return put_on(stream, {[=] {
+                           std::memset(pointer, value, bytes);
+                           return cudaSuccess;
+                         },
+                         {},
+                         false});
+}
+
+}  // namespace
+}  // namespace tandem::simt
+
+using namespace tandem::simt;
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  if (!pointer) return result(cudaErrorInvalidValue);
+  *pointer = nullptr;
+  if (const cudaError_t dead = device_error(current_device()); dead != cudaSuccess) return result(dead);
+  if (bytes == 0) return cudaSuccess;
+  *pointer = allocate(current_device(), bytes);
+  return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* pointer) {
+  if (!pointer) return cudaSuccess;
+  const int device = device_of(pointer);
+  if (device < 0) return result(cudaErrorInvalidValue);
+  drain_device(device);
+  return result(release(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  if (!pointer) return result(cudaErrorInvalidValue);
+  *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  if (!*pointer) return result(cudaErrorMemoryAllocation);
+  const std::scoped_lock lock(pinned_mutex);
+  pinned.emplace(static_cast<const char*>(*pointer), bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  if (!pointer) return cudaSuccess;
+  {
+    const std::scoped_lock lock(pinned_mutex);
+    if (pinned.erase(static_cast<const char*>(pointer)) == 0) return result(cudaErrorInvalidValue);
+  }
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *total = options().memory;
+  *free = *total - used_bytes(current_device());
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  *attributes = {};
+  attributes->device = device_of(pointer);
+  if (attributes->device >= 0) {
+    if (!find_allocation(pointer)) return result(cudaErrorInvalidValue);
+    attributes->type = cudaMemoryTypeDevice;
+    attributes->devicePointer = const_cast<void*>(pointer);
+  } else {
+    attributes->type = is_pinned(pointer) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+    attributes->hostPointer = const_cast<void*>(pointer);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return result(copy(to, from, bytes, kind, stream, false));
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return result(copy(to, from, bytes, kind, nullptr, true));
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                                cudaStream_t stream) {
+  if (bytes > 0 && (device_of(to) != to_device || device_of(from) != from_device)) {
+    return result(cudaErrorInvalidValue);
+  }
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t bytes, cudaStream_t stream) {
+  return result(set(pointer, value, bytes, stream));
+}
+cudaError_t cudaMemset(void* pointer, int value, std::size_t bytes) {
+  return result(set(pointer, value, bytes, nullptr));
+}
+
+}  // extern "C"
