@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(RowGroup<Threads>::kThreads, RowGroup<Threads>
       Tile tile;
       tile.load(logits, static_cast<int>(c), packed, MaxSum<T>::kLowest);
       max = Group::max(tile.max());
-      sum = Group::sum(tile.exponentiate(max));
+      sum = c == 0 ? 0.0 : Group::sum(tile.exponentiate(max));  // of no logits, exp(-inf - max) is NaN
     } else {
       const MaxSum<T> all = max_sum_of_row<T, Threads>(logits, c, packed);
       max = all.max;
