@@ -1,5 +1,7 @@
-// Arithmetic and choice of two operands, from the functors of math/binary.h; comparisons are in compare.cu.
-// Traffic: one read per operand that is an array, one write per element. Rounding: the functor's.
+// Elementwise arithmetic and choice.
+//
+// binary: two reads and one write per element; an operand that is a number, or that repeats, is not read again. clamp:
+// one and one; where: three reads, one of them a byte, and a write. Formulas are those of math/binary.h.
 
 #include "../math/binary.h"
 
@@ -10,76 +12,88 @@
 namespace tandem::kernels::cuda {
 namespace {
 
-template <class Op>
-struct Apply {
+template <class F>
+struct Arithmetic {
   template <class T>
   __device__ T operator()(T a, T b) const {
-    return Op::forward(a, b);
+    return F::forward(a, b);
   }
 };
 
-/// Powers that have shorter formulas than pow: the same ones as on CPU devices.
+/// Powers much faster than pow.
+struct PowerMinus2 {
+  template <class T>
+  static TANDEM_HD T forward(T x) {
+    return T(1) / (x * x);
+  }
+};
+struct Power1 {
+  template <class T>
+  static TANDEM_HD T forward(T x) {
+    return x;
+  }
+};
+struct Power3 {
+  template <class T>
+  static TANDEM_HD T forward(T x) {
+    return x * x * x;
+  }
+};
+
+template <class F>
 struct ShortPower {
-  int exponent;  // in halves
   template <class T>
   __device__ T operator()(T x) const {
-    switch (exponent) {
-      case -4: return T(1) / (x * x);
-      case -2: return Reciprocal::forward(x);
-      case -1: return Rsqrt::forward(x);
-      case 1: return Sqrt::forward(x);
-      case 4: return Square::forward(x);
-      case 6: return x * x * x;
-      default: return x;
-    }
+    return F::forward(x);
   }
 };
 
-bool has_short_power(double exponent) {
-  for (const double e : {-2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0}) {
-    if (exponent == e) return true;
-  }
+/// Whether there is a short form for the exponent; if so, it is queued.
+template <class T>
+bool short_power(const Scope& scope, const View& out, const Input<T>& x, double exponent) {
+  const auto run = [&](auto formula) {
+    map<T>(scope, out, formula, x);
+    return true;
+  };
+  if (exponent == -2.0) return run(ShortPower<PowerMinus2>{});
+  if (exponent == -1.0) return run(ShortPower<Reciprocal>{});
+  if (exponent == -0.5) return run(ShortPower<Rsqrt>{});
+  if (exponent == 0.5) return run(ShortPower<Sqrt>{});
+  if (exponent == 1.0) return run(ShortPower<Power1>{});
+  if (exponent == 2.0) return run(ShortPower<Square>{});
+  if (exponent == 3.0) return run(ShortPower<Power3>{});
   return false;
 }
 
 template <class T>
-struct ClampTo {
+struct Clamped {
   Clamp<T> clamp;
   __device__ T operator()(T x) const { return clamp(x); }
 };
 
 struct Choose {
   template <class T>
-  __device__ T operator()(bool c, T a, T b) const {
-    return c ? a : b;
+  __device__ T operator()(std::uint8_t condition, T yes, T no) const {
+    return condition != 0 ? yes : no;
   }
 };
-
-template <class Op, class T>
-inline constexpr bool has_type = std::is_floating_point_v<T> || (std::is_same_v<T, bool> ? Op::booleans : Op::integers);
 
 }  // namespace
 
 void CudaBackend::binary(Stream& stream, BinaryOp op, const View& out, const Operand& a, const Operand& b) const {
-  const Scope scope(stream, "binary");
-  if (op == BinaryOp::Pow && b.is_scalar && is_floating(out.dtype) && !a.is_scalar &&
-      has_short_power(b.scalar.to<double>())) {
-    const ShortPower power{static_cast<int>(2 * b.scalar.to<double>())};
-    visit_floating(out.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      launch_elementwise(scope.stream(), plan_elementwise(out, a.view), power, out.as<T>(), source<T>(a));
-    });
-    return;
-  }
-  const auto plan = plan_elementwise(out, plan_view(a), plan_view(b));
+  Scope scope(stream, "binary");
   visit_dtype(out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const Input<T> x(a), y(b);
+    if constexpr (std::is_floating_point_v<T>) {
+      if (op == BinaryOp::Pow && b.is_scalar && short_power(scope, out, x, b.scalar.to<double>())) return;
+    }
     switch (op) {
-#define TANDEM_CASE(Op)                                                                               \
-  case BinaryOp::Op:                                                                                  \
-    if constexpr (has_type<Op, T>) {                                                                  \
-      launch_elementwise(scope.stream(), plan, Apply<Op>{}, out.as<T>(), source<T>(a), source<T>(b)); \
-    }                                                                                                 \
+#define TANDEM_CASE(F)                                                                                    \
+  case BinaryOp::F:                                                                                       \
+    if constexpr (std::is_floating_point_v<T> || (std::is_same_v<T, bool> ? F::booleans : F::integers)) { \
+      map<T>(scope, out, Arithmetic<F>{}, x, y);                                                          \
+    }                                                                                                     \
     break;
       TANDEM_BINARY_OPS(TANDEM_CASE)
 #undef TANDEM_CASE
@@ -88,20 +102,18 @@ void CudaBackend::binary(Stream& stream, BinaryOp op, const View& out, const Ope
 }
 
 void CudaBackend::clamp(Stream& stream, const View& out, const View& in, const Scalar& lo, const Scalar& hi) const {
-  const Scope scope(stream, "clamp");
+  Scope scope(stream, "clamp");
   visit_dtype(out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    launch_elementwise(scope.stream(), plan_elementwise(out, in), ClampTo<T>{{lo.to<T>(), hi.to<T>()}}, out.as<T>(),
-                       source<T>(in));
+    map<T>(scope, out, Clamped<T>{{lo.to<T>(), hi.to<T>()}}, Input<T>(in));
   });
 }
 
 void CudaBackend::where(Stream& stream, const View& out, const View& cond, const Operand& a, const Operand& b) const {
-  const Scope scope(stream, "where");
-  const auto plan = plan_elementwise(out, cond, plan_view(a), plan_view(b));
+  Scope scope(stream, "where");
   visit_dtype(out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    launch_elementwise(scope.stream(), plan, Choose{}, out.as<T>(), source<bool>(cond), source<T>(a), source<T>(b));
+    map<T>(scope, out, Choose{}, Input<std::uint8_t>(cond), Input<T>(a), Input<T>(b));
   });
 }
 
