@@ -3,7 +3,7 @@
 #include "../math/binary.h"
 
 #include "../math/compare.h"
-#include "../math/unary.h"
+#include "../math/short_power.h"
 #include "cpu_backend.h"
 #include "isa.h"
 #include "rows.h"

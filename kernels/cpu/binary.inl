@@ -53,26 +53,6 @@ void find_compare(CompareOp op, DType dtype, RowKernel<3>& kernel) {
   });
 }
 
-// Powers much faster than pow.
-struct PowerMinus2 {
-  template <class T>
-  static TANDEM_HD T forward(T x) {
-    return T(1) / (x * x);
-  }
-};
-struct Power1 {
-  template <class T>
-  static TANDEM_HD T forward(T x) {
-    return x;
-  }
-};
-struct Power3 {
-  template <class T>
-  static TANDEM_HD T forward(T x) {
-    return x * x * x;
-  }
-};
-
 template <class Op, class T>
 void power_row(std::int64_t n, void* const (&data)[2], const std::int64_t (&)[2]) {
   T* y = static_cast<T*>(data[0]);
@@ -85,13 +65,7 @@ void power_row(std::int64_t n, void* const (&data)[2], const std::int64_t (&)[2]
 void find_short_power(double exponent, DType dtype, RowKernel<2>& kernel) {
   visit_floating(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (exponent == -2.0) kernel = power_row<PowerMinus2, T>;
-    if (exponent == -1.0) kernel = power_row<Reciprocal, T>;
-    if (exponent == -0.5) kernel = power_row<Rsqrt, T>;
-    if (exponent == 0.5) kernel = power_row<Sqrt, T>;
-    if (exponent == 1.0) kernel = power_row<Power1, T>;
-    if (exponent == 2.0) kernel = power_row<Square, T>;
-    if (exponent == 3.0) kernel = power_row<Power3, T>;
+    visit_short_power(exponent, [&](auto formula) { kernel = power_row<decltype(formula), T>; });
   });
 }
 

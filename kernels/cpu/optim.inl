@@ -1,10 +1,8 @@
 // Loops of optim.cpp, compiled per instruction set.
 
 template <class T>
-void sgd_plain(const Stream& stream, std::int64_t n, T* p, const T* g, const SgdUpdate<T>& shared) {
+void sgd_plain(const Stream& stream, std::int64_t n, T* p, const T* g, const SgdUpdate<T>& update) {
   parallel_for(stream, n, kGrain, [=](std::int64_t begin, std::int64_t end) {
-    SgdUpdate<T> update = shared;
-    update.nesterov = false;
     TANDEM_INDEPENDENT
     for (std::int64_t i = begin; i < end; ++i) {
       const T d = update.gradient(p[i], g[i]);

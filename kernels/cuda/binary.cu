@@ -5,7 +5,7 @@
 
 #include "../math/binary.h"
 
-#include "../math/unary.h"
+#include "../math/short_power.h"
 #include "cuda_backend.h"
 #include "elementwise.cuh"
 
@@ -20,26 +20,6 @@ struct Arithmetic {
   }
 };
 
-/// Powers much faster than pow.
-struct PowerMinus2 {
-  template <class T>
-  static TANDEM_HD T forward(T x) {
-    return T(1) / (x * x);
-  }
-};
-struct Power1 {
-  template <class T>
-  static TANDEM_HD T forward(T x) {
-    return x;
-  }
-};
-struct Power3 {
-  template <class T>
-  static TANDEM_HD T forward(T x) {
-    return x * x * x;
-  }
-};
-
 template <class F>
 struct ShortPower {
   template <class T>
@@ -47,23 +27,6 @@ struct ShortPower {
     return F::forward(x);
   }
 };
-
-/// Whether there is a short form for the exponent; if so, it is queued.
-template <class T>
-bool short_power(const Scope& scope, const View& out, const Input<T>& x, double exponent) {
-  const auto run = [&](auto formula) {
-    map<T>(scope, out, formula, x);
-    return true;
-  };
-  if (exponent == -2.0) return run(ShortPower<PowerMinus2>{});
-  if (exponent == -1.0) return run(ShortPower<Reciprocal>{});
-  if (exponent == -0.5) return run(ShortPower<Rsqrt>{});
-  if (exponent == 0.5) return run(ShortPower<Sqrt>{});
-  if (exponent == 1.0) return run(ShortPower<Power1>{});
-  if (exponent == 2.0) return run(ShortPower<Square>{});
-  if (exponent == 3.0) return run(ShortPower<Power3>{});
-  return false;
-}
 
 template <class T>
 struct Clamped {
@@ -86,7 +49,8 @@ void CudaBackend::binary(Stream& stream, BinaryOp op, const View& out, const Ope
     using T = typename decltype(tag)::type;
     const Input<T> x(a), y(b);
     if constexpr (std::is_floating_point_v<T>) {
-      if (op == BinaryOp::Pow && b.is_scalar && short_power(scope, out, x, b.scalar.to<double>())) return;
+      const auto run = [&](auto formula) { map<T>(scope, out, ShortPower<decltype(formula)>{}, x); };
+      if (op == BinaryOp::Pow && b.is_scalar && visit_short_power(b.scalar.to<double>(), run)) return;
     }
     switch (op) {
 #define TANDEM_CASE(F)                                                                                    \

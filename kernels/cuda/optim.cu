@@ -5,8 +5,6 @@
 
 #include "../math/optim.h"
 
-#include <cmath>
-
 #include "common.cuh"
 #include "cuda_backend.h"
 
@@ -90,11 +88,8 @@ void CudaBackend::sgd_step(Stream& stream, const View& p, const View& g, const V
   Scope scope(stream, "sgd_step");
   visit_floating(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const bool plain = args.momentum == 0;
-    const SgdUpdate<T> formula{
-        static_cast<T>(args.lr),           static_cast<T>(args.momentum), static_cast<T>(1 - args.dampening),
-        static_cast<T>(args.weight_decay), args.nesterov && !plain,       args.first};
-    if (plain) {
+    const auto formula = SgdUpdate<T>::of(args);
+    if (args.momentum == 0) {
       launch_update<T>(scope, SgdPlain<T>{formula}, p.numel(), {{p.as<T>()}}, g.as<const T>());
     } else {
       launch_update<T>(scope, SgdMomentum<T>{formula}, p.numel(), {{p.as<T>(), velocity.as<T>()}}, g.as<const T>());
@@ -105,19 +100,9 @@ void CudaBackend::sgd_step(Stream& stream, const View& p, const View& g, const V
 void CudaBackend::adam_step(Stream& stream, const View& p, const View& g, const View& m, const View& v,
                             const AdamArgs& args) const {
   Scope scope(stream, "adam_step");
-  const double step = static_cast<double>(args.step);
   visit_floating(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    AdamUpdate<T> formula;
-    formula.beta1 = static_cast<T>(args.beta1);
-    formula.beta2 = static_cast<T>(args.beta2);
-    formula.one_minus_beta1 = static_cast<T>(1 - args.beta1);
-    formula.one_minus_beta2 = static_cast<T>(1 - args.beta2);
-    formula.eps = static_cast<T>(args.eps);
-    formula.step_size = static_cast<T>(args.lr / (1 - std::pow(args.beta1, step)));
-    formula.sqrt_bias_correction = static_cast<T>(std::sqrt(1 - std::pow(args.beta2, step)));
-    formula.weight_decay = static_cast<T>(args.decoupled ? 0 : args.weight_decay);
-    formula.shrink = static_cast<T>(args.decoupled ? 1 - args.lr * args.weight_decay : 1);
+    const auto formula = AdamUpdate<T>::of(args);
     launch_update<T>(scope, Adam<T>{formula}, p.numel(), {{p.as<T>(), m.as<T>(), v.as<T>()}}, g.as<const T>());
   });
 }

@@ -4,7 +4,7 @@
 #include <array>
 #include <random>
 #include <thread>
-#include <unordered_set>
+#include <vector>
 
 #include "options.h"
 
@@ -14,9 +14,8 @@ namespace {
 // Never destroyed: worker threads may outlive main().
 struct Machine {
   std::mutex mutex;
-  std::condition_variable progress;  // for host threads that wait
-  std::unordered_set<CUstream_st*> streams;
-  std::vector<CUstream_st*> order;
+  std::condition_variable progress;   // for host threads that wait
+  std::vector<CUstream_st*> streams;  // those that end, too, until they have run all
   std::array<CUstream_st*, 16> defaults{};
   std::array<std::atomic<cudaError_t>, 16> errors{};
   std::mt19937 random{options().schedule_seed};
@@ -45,7 +44,7 @@ void run_first(CUstream_st& s, std::unique_lock<std::mutex>& lock) {
   lock.lock();
   s.busy = false;
   if (wakes) {
-    for (CUstream_st* other : m.order) other->changed.notify_all();
+    for (CUstream_st* other : m.streams) other->changed.notify_all();
   }
   m.progress.notify_all();
 }
@@ -53,7 +52,7 @@ void run_first(CUstream_st& s, std::unique_lock<std::mutex>& lock) {
 /// Called with the machine locked.
 void forget(CUstream_st* s) {
   Machine& m = machine();
-  m.order.erase(std::find(m.order.begin(), m.order.end(), s));
+  m.streams.erase(std::find(m.streams.begin(), m.streams.end(), s));
   m.progress.notify_all();
 }
 
@@ -80,12 +79,12 @@ bool wait_until(F done) {
   }
   while (!done()) {
     std::vector<CUstream_st*> ready;
-    for (CUstream_st* s : m.order) {
+    for (CUstream_st* s : m.streams) {
       if (can_start(*s)) ready.push_back(s);
     }
     if (ready.empty()) {
       // Another host thread may be about to queue, or is running, what this one waits for.
-      const bool busy = std::any_of(m.order.begin(), m.order.end(), [](const CUstream_st* s) { return s->busy; });
+      const bool busy = std::any_of(m.streams.begin(), m.streams.end(), [](const CUstream_st* s) { return s->busy; });
       if (m.progress.wait_for(lock, std::chrono::seconds(busy ? 60 : 1)) == std::cv_status::timeout && !busy) {
         return done();
       }
@@ -104,8 +103,7 @@ CUstream_st* make_stream(int device, unsigned flags, int priority) {
   auto* s = new CUstream_st{device, flags, priority, {}, false, false, {}};
   Machine& m = machine();
   const std::scoped_lock lock(m.mutex);
-  m.streams.insert(s);
-  m.order.push_back(s);
+  m.streams.push_back(s);
   if (options().schedule == Schedule::Threads) std::thread(work_on, s).detach();
   return s;
 }
@@ -113,14 +111,14 @@ CUstream_st* make_stream(int device, unsigned flags, int priority) {
 bool is_stream(const CUstream_st* stream) {
   Machine& m = machine();
   const std::scoped_lock lock(m.mutex);
-  return m.streams.contains(const_cast<CUstream_st*>(stream));
+  return std::any_of(m.streams.begin(), m.streams.end(),
+                     [&](const CUstream_st* s) { return s == stream && !s->ending; });
 }
 
 void end_stream(CUstream_st* stream) {
   if (options().schedule != Schedule::Threads) drain(stream);
   Machine& m = machine();
   const std::scoped_lock lock(m.mutex);
-  m.streams.erase(stream);
   if (options().schedule == Schedule::Threads) {
     stream->ending = true;
     stream->changed.notify_all();
@@ -162,7 +160,7 @@ bool drain(CUstream_st* stream) {
 }
 bool drain_device(int device) {
   return wait_until([&] {
-    const auto& all = machine().order;
+    const auto& all = machine().streams;
     return std::all_of(all.begin(), all.end(), [&](const CUstream_st* s) { return s->device != device || empty(*s); });
   });
 }
@@ -177,7 +175,7 @@ bool is_idle(CUstream_st* stream) {
 void wake() {
   Machine& m = machine();
   const std::scoped_lock lock(m.mutex);
-  for (CUstream_st* s : m.order) s->changed.notify_all();
+  for (CUstream_st* s : m.streams) s->changed.notify_all();
   m.progress.notify_all();
 }
 

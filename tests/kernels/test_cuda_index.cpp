@@ -2,82 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <string>
 
 #include "../../kernels/cuda/im2col.cuh"
 #include "../catch.h"
-#include "device_array.h"
+#include "twin.h"
 
 using namespace tandem;
 using namespace tandem::kernels;
 
 namespace {
-
-using Index = std::int64_t;
-using Sizes = std::vector<Index>;
-
-enum class Layout { Contiguous, Shifted, Transposed, Reversed, Spaced };
-constexpr Layout kLayouts[] = {Layout::Contiguous, Layout::Shifted, Layout::Transposed, Layout::Reversed,
-                               Layout::Spaced};
-
-/// An array of some layout, on the CPU and, from the first use of gpu() on, on a device. Elements between its own are
-/// compared, too.
-template <class T>
-class Twin {
- public:
-  using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
-
-  explicit Twin(Sizes sizes, Layout layout = Layout::Contiguous)
-      : shape_(std::move(sizes)), strides_(shape_.size()), memory_(place(layout)) {}
-
-  Twin& fill(unsigned seed, double low, double high) {
-    std::mt19937 random(seed);
-    std::uniform_real_distribution<double> draw(low, high);
-    for (Stored& v : memory_.data) v = static_cast<Stored>(std::is_same_v<T, bool> ? draw(random) > 0 : draw(random));
-    return *this;
-  }
-  View cpu() { return view(memory_.data.data()); }
-  View gpu() {
-    if (device_ == nullptr) device_ = std::make_unique<DeviceArray<Stored>>(memory_);
-    return view(device_->data());
-  }
-  bool same() const { return device_->host().same_bits(memory_); }
-  /// The i-th element in row-major order.
-  Stored& operator[](Index i) {
-    Index at = start_;
-    for (std::size_t d = shape_.size(); d-- > 0; i /= shape_[d]) at += i % shape_[d] * strides_[d];
-    return memory_[at];
-  }
-  Index size() { return cpu().numel(); }
-
- private:
-  View view(Stored* data) const {
-    return {data + start_, shape_.data(), strides_.data(), static_cast<int>(shape_.size()), dtype_of<T>()};
-  }
-  Array<Stored> place(Layout layout) {
-    const std::size_t n = shape_.size();
-    Index step = layout == Layout::Spaced ? 3 : 1;
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::size_t d = layout == Layout::Transposed ? i : n - 1 - i;
-      strides_[d] = step;
-      step *= std::max<Index>(shape_[d], 1);
-    }
-    if (layout == Layout::Shifted) start_ = 1;
-    if (layout == Layout::Reversed) {
-      for (std::size_t d = 0; d < n; ++d) {
-        start_ += std::max<Index>(shape_[d] - 1, 0) * strides_[d];
-        strides_[d] = -strides_[d];
-      }
-    }
-    return Array<Stored>({step + 1});
-  }
-
-  Sizes shape_, strides_;
-  Index start_ = 0;
-  Array<Stored> memory_;
-  std::unique_ptr<DeviceArray<Stored>> device_;
-};
 
 /// A call to both backends, and whether they met the same kind of index.
 struct Streams {
@@ -114,7 +48,7 @@ struct Streams {
 /// Random indices in [0, limit), or where `bad`, some beyond.
 Twin<Index> make_index(Sizes sizes, Index limit, bool bad, unsigned seed = 5, Layout layout = Layout::Contiguous) {
   Twin<Index> index(std::move(sizes), layout);
-  index.fill(seed, 0, static_cast<double>(limit));
+  index.uniform(seed, 0, static_cast<double>(limit));
   if (bad) {
     for (Index i = index.size() / 2; i < index.size(); i += 3) index[i] = i % 2 == 0 ? limit + i : -1 - i;
   }
@@ -128,13 +62,13 @@ void check_select(const Sizes& sizes, int dim, Index count, Layout layout, Layou
   Sizes out_sizes = sizes;
   out_sizes[d] = count;
   Twin<T> in(sizes, layout), out(out_sizes, out_layout);
-  in.fill(1, -9, 9);
+  in.uniform(1, -9, 9);
   Twin<Index> index = make_index({count}, sizes[d], bad, 5, layout);
   Streams streams;
   cuda_backend().index_select(streams.gpu, out.gpu(), in.gpu(), dim, index.gpu());
   cpu_backend().index_select(streams.cpu, out.cpu(), in.cpu(), dim, index.cpu());
   bad ? streams.check_bad(index, sizes[d], "index_select") : streams.check_good();
-  CHECK(out.same());
+  CHECK(out.same_bits());
 }
 
 template <class T>
@@ -144,13 +78,13 @@ void check_gather(const Sizes& sizes, int dim, Index count, Layout layout, Layou
   Sizes out_sizes = sizes;
   out_sizes[d] = count;
   Twin<T> in(sizes, layout), out(out_sizes, out_layout);
-  in.fill(1, -9, 9);
+  in.uniform(1, -9, 9);
   Twin<Index> index = make_index(out_sizes, sizes[d], bad, 5, layout);
   Streams streams;
   cuda_backend().gather(streams.gpu, out.gpu(), in.gpu(), dim, index.gpu());
   cpu_backend().gather(streams.cpu, out.cpu(), in.cpu(), dim, index.cpu());
   bad ? streams.check_bad(index, sizes[d], "gather") : streams.check_good();
-  CHECK(out.same());
+  CHECK(out.same_bits());
 }
 
 /// Real numbers of all sizes, so that another order of sums would show.
@@ -161,13 +95,13 @@ void check_add(const Sizes& sizes, int dim, Index count, Layout layout, Layout o
   Sizes src_sizes = sizes;
   src_sizes[d] = count;
   Twin<T> src(src_sizes, layout), out(sizes, out_layout);
-  src.fill(1, std::is_unsigned_v<T> ? 0 : -100, 100), out.fill(2, 0, 1);
+  src.uniform(1, std::is_unsigned_v<T> ? 0 : -100, 100), out.uniform(2, 0, 1);
   Twin<Index> index = make_index({count}, sizes[d], bad, 5, layout);
   Streams streams;
   cuda_backend().index_add(streams.gpu, out.gpu(), dim, index.gpu(), src.gpu());
   cpu_backend().index_add(streams.cpu, out.cpu(), dim, index.cpu(), src.cpu());
   bad ? streams.check_bad(index, sizes[d], "index_add") : streams.check_good();
-  CHECK(out.same());
+  CHECK(out.same_bits());
 }
 
 template <class T>
@@ -177,13 +111,13 @@ void check_scatter(const Sizes& sizes, int dim, Index count, Layout layout, Layo
   Sizes src_sizes = sizes;
   src_sizes[d] = count;
   Twin<T> src(src_sizes, layout), out(sizes, out_layout);
-  src.fill(1, std::is_unsigned_v<T> ? 0 : -100, 100), out.fill(2, 0, 1);
+  src.uniform(1, std::is_unsigned_v<T> ? 0 : -100, 100), out.uniform(2, 0, 1);
   Twin<Index> index = make_index(src_sizes, sizes[d], bad, 5, layout);
   Streams streams;
   cuda_backend().scatter_add(streams.gpu, out.gpu(), dim, index.gpu(), src.gpu());
   cpu_backend().scatter_add(streams.cpu, out.cpu(), dim, index.cpu(), src.cpu());
   bad ? streams.check_bad(index, sizes[d], "scatter_add") : streams.check_good();
-  CHECK(out.same());
+  CHECK(out.same_bits());
 }
 
 struct Pooling {
@@ -208,7 +142,7 @@ void check_pooling(const Pooling& p, bool few) {
   const Sizes in_sizes{p.n, p.c, p.h, p.w}, out_sizes{p.n, p.c, p.out(0), p.out(1)};
   Twin<T> x(in_sizes), y(out_sizes), gy(out_sizes), gx(in_sizes), taken(out_sizes), means(out_sizes), gm(in_sizes);
   Twin<Index> index(out_sizes);
-  x.fill(1, -2, 2), gy.fill(2, -2, 2);
+  x.uniform(1, -2, 2), gy.uniform(2, -2, 2);
   for (Index i = 0; few && i < x.size(); ++i) {
     x[i] = i % 17 == 3   ? std::numeric_limits<T>::quiet_NaN()
            : i % 13 == 2 ? -std::numeric_limits<T>::infinity()
@@ -222,18 +156,18 @@ void check_pooling(const Pooling& p, bool few) {
   cuda_backend().max_pool2d_take(s.gpu, taken.gpu(), x.gpu(), index.gpu());
   cpu_backend().max_pool2d_take(s.cpu, taken.cpu(), x.cpu(), index.cpu());
   s.check_good();
-  CHECK(y.same());
-  CHECK(index.same());
-  CHECK(gx.same());
-  CHECK(taken.same());
+  CHECK(y.same_bits());
+  CHECK(index.same_bits());
+  CHECK(gx.same_bits());
+  CHECK(taken.same_bits());
   if (few) return;
   cuda_backend().avg_pool2d(s.gpu, means.gpu(), x.gpu(), p.args);
   cpu_backend().avg_pool2d(s.cpu, means.cpu(), x.cpu(), p.args);
   cuda_backend().avg_pool2d_backward(s.gpu, gm.gpu(), gy.gpu(), p.args);
   cpu_backend().avg_pool2d_backward(s.cpu, gm.cpu(), gy.cpu(), p.args);
   s.check_good();
-  CHECK(means.same());
-  CHECK(gm.same());
+  CHECK(means.same_bits());
+  CHECK(gm.same_bits());
 }
 
 constexpr PhiloxState kStates[] = {{1, 0, 0}, {0x123456789abcdef0, 0xfedcba9876543210, 0xfffffffe}};
@@ -250,7 +184,7 @@ void check_draws(const F& draw) {
         draw(cuda_backend(), s.gpu, out.gpu(), state);
         draw(cpu_backend(), s.cpu, out.cpu(), state);
         s.check_good();
-        CHECK(out.same());
+        CHECK(out.same_bits());
       }
     }
   }
@@ -264,13 +198,13 @@ void check_dropout() {
         CAPTURE(p, n, static_cast<int>(layout));
         Twin<T> in({n}), out({n}, layout);
         Twin<bool> mask({n}, layout);
-        in.fill(3, -2, 2);
+        in.uniform(3, -2, 2);
         Streams s;
         cuda_backend().dropout(s.gpu, out.gpu(), mask.gpu(), in.gpu(), kStates[1], p);
         cpu_backend().dropout(s.cpu, out.cpu(), mask.cpu(), in.cpu(), kStates[1], p);
         s.check_good();
-        CHECK(out.same());
-        CHECK(mask.same());
+        CHECK(out.same_bits());
+        CHECK(mask.same_bits());
       }
     }
   }
@@ -288,7 +222,7 @@ void check_unfolding(cuda::ConvGeometry g, bool side_by_side) {
   g.column_row_stride = side_by_side ? g.images * plane : plane;
   Twin<T> x({g.images, g.channels + 1, g.h, g.w}), columns({g.images * rows * plane}),
       again = Twin<T>({g.images, g.channels + 1, g.h, g.w});
-  x.fill(1, -2, 2), again.fill(2, -2, 2);
+  x.uniform(1, -2, 2), again.uniform(2, -2, 2);
   Streams s;
   const cudaStream_t stream = s.gpu.queue->compute().get();
   cuda::im2col(stream, g, x.gpu().data, columns.gpu().data, dtype_of<T>());
@@ -311,8 +245,8 @@ void check_unfolding(cuda::ConvGeometry g, bool side_by_side) {
       }
     }
   }
-  CHECK(columns.same());
-  CHECK(again.same());
+  CHECK(columns.same_bits());
+  CHECK(again.same_bits());
 }
 
 }  // namespace
@@ -415,13 +349,13 @@ TEST_CASE("One element that every window took", "[cuda]") {
   for (const Index out : {Index{30}, Index{70}}) {
     Twin<float> gx({2, 2, 3, 100}), gy({2, 2, out, out});
     Twin<Index> index({2, 2, out, out});
-    gy.fill(1, -2, 2);
+    gy.uniform(1, -2, 2);
     for (Index i = 0; i < index.size(); ++i) index[i] = i % 700 == 0 ? i % 300 : i % 100 < 90 ? i % 30 * 10 : 150;
     Streams s;
     cuda_backend().max_pool2d_backward(s.gpu, gx.gpu(), gy.gpu(), index.gpu());
     cpu_backend().max_pool2d_backward(s.cpu, gx.cpu(), gy.cpu(), index.cpu());
     s.check_good();
-    CHECK(gx.same());
+    CHECK(gx.same_bits());
   }
 }
 

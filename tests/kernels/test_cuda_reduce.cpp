@@ -5,126 +5,27 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <random>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "../catch.h"
-#include "device_array.h"
+#include "twin.h"
 
 using namespace tandem;
 using namespace tandem::kernels;
 
 namespace {
 
-using Index = std::int64_t;
-using Sizes = std::vector<Index>;
-
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-enum class Layout { Contiguous, Shifted, Transposed, Reversed, Spaced, Repeated };
-constexpr Layout kLayouts[] = {Layout::Contiguous, Layout::Shifted, Layout::Transposed,
-                               Layout::Reversed,   Layout::Spaced,  Layout::Repeated};
+/// Those that only inputs may have, too.
+constexpr Layout kInLayouts[] = {Layout::Contiguous, Layout::Shifted, Layout::Transposed,
+                                 Layout::Reversed,   Layout::Spaced,  Layout::Repeated};
 /// For outputs.
 constexpr Layout kOutLayouts[] = {Layout::Contiguous, Layout::Transposed, Layout::Spaced};
-
-/// An array of some layout on the CPU and, from the first use of gpu() on, on a device.
-template <class T>
-class Twin {
- public:
-  using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
-
-  explicit Twin(Sizes sizes, Layout layout = Layout::Contiguous)
-      : shape_(std::move(sizes)), strides_(shape_.size()), memory_(place(layout)) {}
-
-  /// Multiples of 1/8, whole numbers for integers.
-  Twin& eighths(unsigned seed, double low = -4, double high = 4) {
-    std::mt19937 random(seed);
-    std::uniform_real_distribution<double> draw(low, high);
-    for (Stored& v : memory_.data) {
-      const double x = std::floor(draw(random) * 8) / 8;
-      v = static_cast<Stored>(std::is_same_v<T, bool> ? x > 0 : std::is_unsigned_v<T> ? std::abs(x) : x);
-    }
-    return *this;
-  }
-  Twin& normal(unsigned seed, double mean = 0, double std = 1) {
-    memory_.normal(seed, mean, std);
-    return *this;
-  }
-  Twin& set(Index i, double value) {
-    (*this)[i] = static_cast<Stored>(value);
-    return *this;
-  }
-  View cpu() { return view(memory_.data.data()); }
-  View gpu() {
-    if (device_ == nullptr) device_ = std::make_unique<DeviceArray<Stored>>(memory_);
-    return view(device_->data());
-  }
-  View null() {
-    View v = cpu();
-    v.data = nullptr;
-    return v;
-  }
-  /// Whether device and CPU have the same, element by element; NaN is NaN, whatever its bits.
-  bool same() {
-    const Array<Stored> there = device_->host();
-    for (Index i = 0; i < memory_.size(); ++i) {
-      if (!(there[i] == memory_[i]) && !(there[i] != there[i] && memory_[i] != memory_[i])) return false;
-    }
-    return true;
-  }
-  /// The largest |a - b| / (1 + |b|); infinite if one is NaN and the other is not.
-  double distance() {
-    const Array<Stored> there = device_->host();
-    double largest = 0;
-    for (Index i = 0; i < memory_.size(); ++i) {
-      const double a = static_cast<double>(there[i]), b = static_cast<double>(memory_[i]);
-      if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-      const double d = std::abs(a - b) / (1 + std::abs(b));
-      largest = std::max(largest, std::isnan(d) ? kInf : d);
-    }
-    return largest;
-  }
-  Array<Stored> device() { return device_->host(); }
-  Stored& operator[](Index i) {
-    Index at = start_;
-    for (std::size_t d = shape_.size(); d-- > 0; i /= shape_[d]) at += i % shape_[d] * strides_[d];
-    return memory_[at];
-  }
-  Index size() { return cpu().numel(); }
-
- private:
-  View view(Stored* data) const {
-    return {data + start_, shape_.data(), strides_.data(), static_cast<int>(shape_.size()), dtype_of<T>()};
-  }
-  Array<Stored> place(Layout layout) {
-    const std::size_t n = shape_.size();
-    Index step = layout == Layout::Spaced ? 3 : 1;
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::size_t d = layout == Layout::Transposed ? i : n - 1 - i;
-      strides_[d] = step;
-      step *= std::max<Index>(shape_[d], 1);
-    }
-    if (layout == Layout::Shifted) start_ = 1;
-    if (layout == Layout::Reversed) {
-      for (std::size_t d = 0; d < n; ++d) {
-        if (shape_[d] > 0) start_ += (shape_[d] - 1) * strides_[d];
-        strides_[d] = -strides_[d];
-      }
-    }
-    if (layout == Layout::Repeated && n > 0) strides_[n / 2] = 0;
-    return Array<Stored>({step + 1});
-  }
-
-  Index start_ = 0;
-  Sizes shape_, strides_;
-  Array<Stored> memory_;
-  std::unique_ptr<DeviceArray<Stored>> device_;
-};
 
 /// What results with values of the order of 1 may differ by, relative to 1 + |value|: single elements by 8 roundings,
 /// sums over n elements by the square root of n more (parts of a sum run in T).
@@ -304,7 +205,7 @@ TEMPLATE_TEST_CASE("CUDA reductions over any dimensions", "[cuda][reduce]", floa
        {Sizes{}, Sizes{300}, Sizes{7, 130}, Sizes{130, 3}, Sizes{5, 33, 9}, Sizes{2, 6, 5, 16}, Sizes{3, 2, 4, 3, 5}}) {
     for (unsigned dims = 0; dims < (1u << sizes.size()); ++dims) {
       bool good = true;
-      for (Layout layout : kLayouts) {
+      for (Layout layout : kInLayouts) {
         good &= agree<T>(sizes, dims, layout, kOutLayouts[(dims + static_cast<unsigned>(layout)) % 3]);
       }
       CAPTURE(sizes, dims);
@@ -380,7 +281,7 @@ TEMPLATE_TEST_CASE("CUDA extremes with their places", "[cuda][reduce]", float, d
   using T = TestType;
   for (ReduceOp op : {ReduceOp::Max, ReduceOp::Min}) {
     for (const Sizes& sizes : {Sizes{90}, Sizes{1}, Sizes{7, 130}, Sizes{130, 3}, Sizes{5, 33, 9}, Sizes{4, 3, 1025}}) {
-      for (Layout layout : kLayouts) {
+      for (Layout layout : kInLayouts) {
         for (int dim = 0; dim < static_cast<int>(sizes.size()); ++dim) {
           CAPTURE(sizes, dim);
           CHECK(agree_on_index<T>(op, sizes, dim, layout));

@@ -26,7 +26,7 @@ struct CollectiveCall {
   std::string text() const;
   bool operator==(const CollectiveCall&) const = default;
 
-  std::size_t element() const;  ///< 0 for types that are not implemented
+  std::size_t element() const;  ///< bytes; 0 for types that the stand-in refuses
   std::size_t send_bytes(int ranks) const;
   std::size_t receive_bytes(int ranks) const;
   bool reads(int rank) const;   ///< whether that rank's send buffer is read
