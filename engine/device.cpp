@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
+#include <cstdlib>
 #include <thread>
 
 #include "context.h"
@@ -14,23 +16,49 @@
 namespace tandem {
 namespace {
 
-constexpr int kMaxCpuDevices = 64;
+constexpr int kMaxDevices = 64;  // of a kind
 
 int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 std::atomic<int>& cpu_count() {
-  static std::atomic<int> count{std::clamp(cores(), 4, kMaxCpuDevices)};
+  static std::atomic<int> count{std::clamp(cores(), 4, kMaxDevices)};
+  return count;
+}
+
+int gpus() {
+  static const int count = kernels::cuda::gpu_count();
+  return count;
+}
+
+std::atomic<int>& per_gpu() {
+  static std::atomic<int> count{[] {
+    const char* text = std::getenv("TANDEM_DEVICES_PER_GPU");
+    return text ? std::clamp(std::atoi(text), 1, kMaxDevices) : 1;
+  }()};
   return count;
 }
 
 std::mutex states_mutex;
-std::atomic<DeviceState*> cpu_states[kMaxCpuDevices];
+std::array<std::array<std::atomic<DeviceState*>, kMaxDevices>, 2> states;
+
+std::atomic<DeviceState*>& slot_of(Device device) {
+  return states[static_cast<std::size_t>(device.type)][static_cast<std::size_t>(device.index)];
+}
+
+const char* name_of(DeviceType type) { return type == DeviceType::CPU ? "cpu" : "cuda"; }
+
+void check_exists(DeviceType type, int index) {
+  const int count = device_count(type);
+  if (index >= 0 && index < count) return;
+  const char* kind = name_of(type);
+  if (count == 0) throw DeviceError(fmt::format("there is no {}:{}: {}", kind, index, kernels::cuda::why_no_gpus()));
+  throw DeviceError(
+      fmt::format("there is no {}:{}: the {} devices are {}:0 to {}:{}", kind, index, kind, kind, kind, count - 1));
+}
 
 }  // namespace
 
-std::string str(Device device) {
-  return fmt::format("{}:{}", device.type == DeviceType::CPU ? "cpu" : "cuda", device.index);
-}
+std::string str(Device device) { return fmt::format("{}:{}", name_of(device.type), device.index); }
 
 std::string str(const std::vector<Device>& devices) {
   std::string out;
@@ -50,12 +78,7 @@ Device parse_device(std::string_view text) {
   }
   if (!good) throw ValueError(fmt::format("'{}' is not a device: wanted cpu, cpu:N or cuda:N", text));
   const DeviceType type = kind == "cpu" ? DeviceType::CPU : DeviceType::CUDA;
-  const int count = device_count(type);
-  if (index >= count) {
-    throw DeviceError(count == 0 ? fmt::format("there is no {}:{}: this build has no {} devices", kind, index, kind)
-                                 : fmt::format("there is no {}:{}: the {} devices are {}:0 to {}:{}", kind, index, kind,
-                                               kind, kind, count - 1));
-  }
+  check_exists(type, index);
   return {type, static_cast<std::int16_t>(index)};
 }
 
@@ -69,34 +92,60 @@ std::vector<Device> parse_devices(std::string_view text) {
   }
 }
 
-int device_count(DeviceType type) { return type == DeviceType::CPU ? cpu_count().load() : 0; }
+int device_count(DeviceType type) {
+  return type == DeviceType::CPU ? cpu_count().load(std::memory_order_relaxed)
+                                 : std::min(gpus() * per_gpu().load(std::memory_order_relaxed), kMaxDevices);
+}
 
 void set_cpu_device_count(int count) {
   const std::scoped_lock lock(states_mutex);
   int used = 1;
-  for (int i = 0; i < kMaxCpuDevices; ++i) {
-    if (cpu_states[i].load()) used = i + 1;
+  for (int i = 0; i < kMaxDevices; ++i) {
+    if (slot_of(cpu(i)).load()) used = i + 1;
   }
-  if (count < used || count > kMaxCpuDevices) {
-    throw ValueError(fmt::format("set_cpu_device_count: wanted {} to {}, got {}", used, kMaxCpuDevices, count));
+  if (count < used || count > kMaxDevices) {
+    throw ValueError(fmt::format("set_cpu_device_count: wanted {} to {}, got {}", used, kMaxDevices, count));
   }
   cpu_count() = count;
 }
 
-DeviceState& device_state(Device device) {
-  if (device.type != DeviceType::CPU || device.index < 0 ||
-      device.index >= cpu_count().load(std::memory_order_relaxed)) {
-    throw DeviceError(
-        fmt::format("there is no device {}: this build has cpu:0 to cpu:{}", str(device), cpu_count() - 1));
+void set_devices_per_gpu(int count) {
+  const std::scoped_lock lock(states_mutex);
+  if (count < 1 || count > kMaxDevices) {
+    throw ValueError(fmt::format("set_devices_per_gpu: wanted 1 to {}, got {}", kMaxDevices, count));
   }
-  std::atomic<DeviceState*>& slot = cpu_states[device.index];
+  for (int i = 0; i < kMaxDevices; ++i) {
+    if (slot_of(cuda(i)).load()) {
+      throw DeviceError(fmt::format("set_devices_per_gpu: {} is in use; call this before", str(cuda(i))));
+    }
+  }
+  per_gpu() = count;
+}
+
+int gpu_of(Device device) { return device.index / per_gpu().load(); }
+
+DeviceState& device_state(Device device) {
+  check_exists(device.type, device.index);
+  std::atomic<DeviceState*>& slot = slot_of(device);
   if (DeviceState* state = slot.load(std::memory_order_acquire)) return *state;
   const std::scoped_lock lock(states_mutex);
   if (!slot.load()) slot.store(new DeviceState(device), std::memory_order_release);
   return *slot.load();
 }
 
-bool is_used(Device device) { return cpu_states[device.index].load() != nullptr; }
+std::vector<Device> all_devices() {
+  std::vector<Device> all;
+  for (const DeviceType type : {DeviceType::CPU, DeviceType::CUDA}) {
+    for (int i = 0; i < device_count(type); ++i) all.push_back({type, static_cast<std::int16_t>(i)});
+  }
+  return all;
+}
+
+std::vector<Device> used_devices() {
+  std::vector<Device> used = all_devices();
+  std::erase_if(used, [](Device device) { return !slot_of(device).load(); });
+  return used;
+}
 
 MemoryStats memory_stats(Device device) { return device_state(device).allocator->stats(); }
 void reset_peak_memory(Device device) { device_state(device).allocator->reset_peak(); }
@@ -113,6 +162,11 @@ int num_threads() {
   return set > 0 ? set : all;
 }
 
-kernels::Stream stream_for(Device device) { return {device.index, num_threads(), {}}; }
+void set_allow_tf32(bool on) { kernels::cuda::allow_tf32 = on; }
+bool allow_tf32() { return kernels::cuda::allow_tf32; }
+
+kernels::Stream stream_for(Device device) {
+  return {device.index, num_threads(), {}, device.type == DeviceType::CPU ? nullptr : device_state(device).queue};
+}
 
 }  // namespace tandem

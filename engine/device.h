@@ -33,10 +33,24 @@ Device parse_device(std::string_view text);
 /// Reads a list: "cpu:0,cpu:1".
 std::vector<Device> parse_devices(std::string_view text);
 
-/// How many devices of a kind there are. CPU: the number of cores, at least 4 and at most 64, unless set.
+/// How many devices of a kind there are, at most 64. CPU: the number of cores, at least 4, unless set. CUDA: the GPUs,
+/// simulated ones where the build has those, times the devices per GPU; 0 where there is no driver.
 int device_count(DeviceType type);
 /// Sets the number of logical CPU devices, 1 to 64. Throws ValueError outside that, or below a device in use.
 void set_cpu_device_count(int count);
+/// Splits each GPU into several devices, with streams and memory of their own: cuda:0 to cuda:count-1 are then on the
+/// first GPU. At first 1, or what TANDEM_DEVICES_PER_GPU says. DeviceError when a CUDA device is in use.
+void set_devices_per_gpu(int count);
+
+/// Operations of CUDA devices are queued, and run later. Waits for all that a device was given; nothing to do for a CPU
+/// device. Throws IndexError if a kernel met an index out of range, CudaError if the device failed. Reading elements
+/// (item(), to_vector(), copies to a CPU device) does the same.
+void synchronize(Device device);
+
+/// Whether CUDA devices may round the factors of float32 matrix products and convolutions to TF32, with 10 bits of
+/// mantissa. Off at first.
+void set_allow_tf32(bool on);
+bool allow_tf32();
 
 /// Bytes of one device's memory.
 struct MemoryStats {

@@ -1,9 +1,6 @@
 #pragma once
 // The exceptions of the library. Every message names the operation, what came, and what was wanted.
 
-#include <cstddef>
-#include <string>
-
 #include "../kernels/error.h"
 
 namespace tandem {
@@ -39,20 +36,6 @@ class IoError : public Error {
 /// A file whose content is not what its format says.
 class FormatError : public Error {
   using Error::Error;
-};
-
-/// A device has no memory left for a request.
-class MemoryError : public Error {
- public:
-  MemoryError(const std::string& what, std::size_t requested, std::size_t cached)
-      : Error(what), requested_(requested), cached_(cached) {}
-  std::size_t requested() const { return requested_; }
-  /// Bytes that the device's cache held when the request failed; they have been returned to the system.
-  std::size_t cached() const { return cached_; }
-
- private:
-  std::size_t requested_;
-  std::size_t cached_;
 };
 
 }  // namespace tandem

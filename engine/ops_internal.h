@@ -21,6 +21,9 @@ Tensor view_of(const Tensor& x, const Shape& shape, const Shape& strides, std::i
 Tensor alias_of(const Tensor& x);
 /// Says that the elements of x have changed.
 void bump_version(const Tensor& x);
+/// Writes the elements of `from`, which broadcasts, into those of `to`; they may be on two devices, then of one dtype.
+/// Neither the tape nor the version learns of it.
+void copy_values(const Tensor& to, const Tensor& from);
 
 inline kernels::View raw(const Tensor& t) {
   const TensorImpl& i = *t.impl();
@@ -37,7 +40,7 @@ Device check_device(const char* op, std::span<const Tensor* const> tensors);
 void check_floating(const char* op, const Tensor& t);
 void check_dtype(const char* op, const char* what, const Tensor& t, DType wanted);
 void check_dim(const char* op, const char* what, const Tensor& t, int wanted);
-/// Throws the IndexError that a kernel met.
+/// Throws the IndexError that a kernel of a CPU device met; those of CUDA devices are met later, where one waits.
 void check_index_fault(const char* op, const kernels::Stream& stream);
 
 // ---- promotion
@@ -67,8 +70,7 @@ Tensor& change_inplace(const char* op, Tensor& self, std::initializer_list<const
     return self;
   }
   const Tensor value = functional(clone(self));
-  kernels::Stream stream = stream_for(self.device());
-  backend(self.device()).copy(stream, raw(self), raw(value));
+  copy_values(self, value);
   bump_version(self);
   rebase_history(self, value);
   return self;

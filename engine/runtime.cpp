@@ -1,7 +1,12 @@
 #include "runtime.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
+#include <cstring>
 #include <thread>
+
+#include "error.h"
 
 namespace tandem {
 namespace {
@@ -12,10 +17,16 @@ std::mutex seed_mutex;
 
 thread_local const Device* worker_device = nullptr;
 
+void release_cache(int device) { empty_cache(cuda(device)); }
+
 }  // namespace
 
 DeviceState::DeviceState(Device d)
-    : device(d), backend(&kernels::cpu_backend()), allocator(make_cpu_allocator(d)), worker(d) {
+    : device(d),
+      queue(d.type == DeviceType::CUDA ? kernels::cuda::open_queue(d.index, gpu_of(d), release_cache) : nullptr),
+      backend(queue ? &kernels::cuda_backend() : &kernels::cpu_backend()),
+      allocator(make_allocator(d, queue)),
+      worker(d) {
   generator.seed = current_seed.load();
 }
 
@@ -49,12 +60,45 @@ void Worker::loop() {
   }
 }
 
+void copy_bytes(Device to_device, std::byte* to, Device from_device, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  kernels::cuda::Queue* into = device_state(to_device).queue;
+  kernels::cuda::Queue* out_of = device_state(from_device).queue;
+  if (into && out_of) {
+    kernels::cuda::copy_between(*into, to, *out_of, from, bytes);
+  } else if (into) {
+    kernels::cuda::copy_in(*into, to, from, bytes);
+  } else if (out_of) {
+    kernels::cuda::copy_out(*out_of, to, from, bytes);
+    check_index_faults(from_device);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void throw_index_error(const char* op, const kernels::IndexFault& f) {
+  throw IndexError(
+      fmt::format("{}: index {} at position {} is out of range: wanted 0 to {}", op, f.value, f.position, f.limit - 1));
+}
+
+void check_index_faults(Device device) {
+  kernels::cuda::Queue* queue = device_state(device).queue;
+  if (!queue) return;
+  const kernels::cuda::FaultReport report = kernels::cuda::take_fault(*queue);
+  if (report.fault.set) throw_index_error(report.op, report.fault);
+}
+
+void synchronize(Device device) {
+  kernels::cuda::Queue* queue = device_state(device).queue;
+  if (!queue) return;
+  kernels::cuda::synchronize(*queue);
+  check_index_faults(device);
+}
+
 void manual_seed(std::uint64_t seed) {
   const std::scoped_lock lock(seed_mutex);
   current_seed = seed;
-  for (int i = 0; i < device_count(DeviceType::CPU); ++i) {
-    if (is_used(cpu(i))) set_generator_state(cpu(i), {seed, 0});
-  }
+  for (Device device : used_devices()) set_generator_state(device, {seed, 0});
 }
 
 GeneratorState generator_state(Device device) {

@@ -7,8 +7,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
-#include "../kernels/backend.h"
+#include "../kernels/cuda.h"
 #include "device.h"
 #include "random.h"
 
@@ -25,7 +26,18 @@ class Allocator {
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;
 };
-std::unique_ptr<Allocator> make_cpu_allocator(Device device);
+/// Where an allocator gets its blocks.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  /// Aligned to 64; null if there is none left.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
+  virtual void free(std::byte* data) noexcept = 0;
+  /// Fills with 0xff bytes, after what was queued so far.
+  virtual void poison(std::byte* data, std::size_t bytes) noexcept = 0;
+};
+/// `queue` is null for CPU devices.
+std::unique_ptr<Allocator> make_allocator(Device device, kernels::cuda::Queue* queue);
 bool poison_memory();
 
 /// The long-lived thread of a device. It starts with the first job.
@@ -51,6 +63,7 @@ struct DeviceState {
   explicit DeviceState(Device d);
 
   Device device;
+  kernels::cuda::Queue* queue;  ///< null for a CPU device
   const kernels::Backend* backend;
   std::unique_ptr<Allocator> allocator;
   Worker worker;
@@ -60,11 +73,22 @@ struct DeviceState {
 
 /// The state of a device, made at first use and never destroyed. DeviceError if there is no such device.
 DeviceState& device_state(Device device);
-/// Whether a CPU device has a state yet.
-bool is_used(Device device);
+/// The GPU that a CUDA device is, or is a part of.
+int gpu_of(Device device);
+/// The devices of every kind, CPU devices first.
+std::vector<Device> all_devices();
+/// Those that have a state.
+std::vector<Device> used_devices();
 
 inline const kernels::Backend& backend(Device device) { return *device_state(device).backend; }
 /// The stream of the calling thread on a device.
 kernels::Stream stream_for(Device device);
+
+/// Copies bytes between the memories of any two devices, after what was queued before on both and before what is queued
+/// later. CPU memory has been read or written when the call returns.
+void copy_bytes(Device to_device, std::byte* to, Device from_device, const std::byte* from, std::size_t bytes);
+[[noreturn]] void throw_index_error(const char* op, const kernels::IndexFault& fault);
+/// Throws the IndexError that a kernel of a CUDA device met, as far as they have run.
+void check_index_faults(Device device);
 
 }  // namespace tandem

@@ -67,11 +67,10 @@ void save_checkpoint(const std::filesystem::path& path, const Module& module, co
   for (const auto& [name, value] : state.numbers) m[std::string(kOptimizer) + name] = fmt::format("{}", value);
   m["loader.epoch"] = std::to_string(loader.state().epoch);
   m["loader.next_batch"] = std::to_string(loader.state().next_batch);
-  for (int i = 0; i < device_count(DeviceType::CPU); ++i) {
-    if (!is_used(cpu(i))) continue;
-    const GeneratorState g = generator_state(cpu(i));
-    m[std::string(kRandom) + str(cpu(i)) + ".seed"] = std::to_string(g.seed);
-    m[std::string(kRandom) + str(cpu(i)) + ".offset"] = std::to_string(g.offset);
+  for (Device device : used_devices()) {
+    const GeneratorState g = generator_state(device);
+    m[std::string(kRandom) + str(device) + ".seed"] = std::to_string(g.seed);
+    m[std::string(kRandom) + str(device) + ".offset"] = std::to_string(g.offset);
   }
   data::save_tensors(path, file);
 }
@@ -101,10 +100,10 @@ std::int64_t load_checkpoint(const std::filesystem::path& path, Module& module, 
   const std::int64_t step = m.number<std::int64_t>("step");
   const data::LoaderState position{m.number<std::int64_t>("loader.epoch"), m.number<std::int64_t>("loader.next_batch")};
   std::vector<std::pair<Device, GeneratorState>> random;
-  for (int i = 0; i < device_count(DeviceType::CPU); ++i) {
-    const std::string key = std::string(kRandom) + str(cpu(i));
+  for (Device device : all_devices()) {
+    const std::string key = std::string(kRandom) + str(device);
     if (!file.metadata.contains(key + ".seed")) continue;
-    random.push_back({cpu(i), {m.number<std::uint64_t>(key + ".seed"), m.number<std::uint64_t>(key + ".offset")}});
+    random.push_back({device, {m.number<std::uint64_t>(key + ".seed"), m.number<std::uint64_t>(key + ".offset")}});
   }
 
   const StateDict old_weights = copied(module.state_dict());

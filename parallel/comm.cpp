@@ -34,12 +34,6 @@ bool any_needs_grad(std::span<const Tensor> tensors) {
   return any;
 }
 
-/// Copies between any two devices. CPU devices share an address space, so the target's copy kernel reads the source.
-void transfer(const Tensor& to, const Tensor& from) {
-  kernels::Stream stream = stream_for(to.device());
-  backend(to.device()).copy(stream, raw(to), raw(from));
-}
-
 std::int64_t bytes_of(const Tensor& t) { return static_cast<std::int64_t>(t.nbytes()); }
 
 }  // namespace
@@ -77,7 +71,7 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
       } else {
         const PhaseScope scope(ledger.get(), Phase::Scatter, devices[i], bytes_of(part));
         chunks.push_back(empty(part.sizes(), part.dtype(), devices[i]));
-        transfer(chunks.back(), part);
+        copy_values(chunks.back(), part);
       }
     }
   }
@@ -142,7 +136,7 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
     std::int64_t start = 0;
     for (const Tensor& t : tensors) {
       const PhaseScope scope(ledger.get(), Phase::Gather, device, t.device() == device ? 0 : bytes_of(t));
-      transfer(narrow(out, d, start, t.sizes()[d]), t);
+      copy_values(narrow(out, d, start, t.sizes()[d]), t);
       start += t.sizes()[d];
     }
   }
@@ -199,7 +193,7 @@ std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> ten
         copies[i].push_back(alias_of(t));
       } else {
         copies[i].push_back(empty(t.sizes(), t.dtype(), devices[i]));
-        transfer(copies[i].back(), t);
+        copy_values(copies[i].back(), t);
         scope.add_bytes(bytes_of(t));
       }
     }
@@ -229,6 +223,12 @@ std::vector<Tensor> contributions(std::span<const std::vector<Tensor>> per_devic
     found.push_back(t);
   }
   return found;
+}
+
+/// t, if kernels of `device` can read it where it is, else a copy there.
+Tensor reachable(const Tensor& t, Device device) {
+  const bool both_cpu = t.device().type == DeviceType::CPU && device.type == DeviceType::CPU;
+  return both_cpu ? t : to(t, device);
 }
 
 /// Slots of 64-byte aligned tensors in one buffer per dtype.
@@ -296,9 +296,10 @@ std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> pe
     const auto& p = parts[j];
     if (p.empty()) continue;
     Tensor sum = buffers.next(p[0]);
-    if (p.size() == 1) transfer(sum, p[0]);
+    if (p.size() == 1) copy_values(sum, p[0]);
     for (std::size_t i = 1; i < p.size(); ++i) {
-      backend(device).binary(stream, kernels::BinaryOp::Add, raw(sum), raw(i == 1 ? p[0] : sum), raw(p[i]));
+      const Tensor first = reachable(i == 1 ? p[0] : sum, device), next = reachable(p[i], device);
+      backend(device).binary(stream, kernels::BinaryOp::Add, raw(sum), raw(first), raw(next));
     }
     sums[j] = std::move(sum);
   }

@@ -26,11 +26,6 @@ Tensor slot(const Tensor& flat, const Shape& shape, std::int64_t offset) {
   return t;
 }
 
-void copy_values(const Tensor& to, const Tensor& from) {
-  kernels::Stream stream = stream_for(to.device());
-  backend(to.device()).copy(stream, raw(to), raw(from));
-}
-
 class Collector final : public nn::FieldVisitor {
  public:
   void on_parameter(std::string_view, Tensor& t) override { add(t); }

@@ -46,10 +46,7 @@ void check_dim(const char* op, const char* what, const Tensor& t, int wanted) {
 }
 
 void check_index_fault(const char* op, const kernels::Stream& stream) {
-  const kernels::IndexFault& f = stream.index_fault;
-  if (!f.set) return;
-  throw IndexError(
-      fmt::format("{}: index {} at position {} is out of range: wanted 0 to {}", op, f.value, f.position, f.limit - 1));
+  if (stream.index_fault.set) throw_index_error(op, stream.index_fault);
 }
 
 namespace {

@@ -2,22 +2,32 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "../ops_internal.h"
 
 namespace tandem {
-namespace {
-
-void copy_into(const Tensor& out, const Tensor& in) {
-  kernels::Stream stream = stream_for(out.device());
-  backend(out.device()).copy(stream, raw(out), raw(in));
+void copy_values(const Tensor& to, const Tensor& from) {
+  const bool near = to.device() == from.device();
+  const bool shared = to.device().type == DeviceType::CPU && from.device().type == DeviceType::CPU;
+  if (near || shared) {
+    kernels::Stream stream = stream_for(to.device());
+    backend(to.device()).copy(stream, raw(to), raw(from));
+    return;
+  }
+  const NoGradGuard no_grad;
+  const Tensor source = contiguous(from.detach());
+  const bool direct = to.is_contiguous() && to.sizes() == from.sizes();
+  const Tensor landing = direct ? to : new_tensor(from.sizes(), from.dtype(), to.device());
+  const auto* bytes = static_cast<const std::byte*>(source.data_ptr());
+  copy_bytes(to.device(), static_cast<std::byte*>(landing.data_ptr()), from.device(), bytes, source.nbytes());
+  if (!direct) copy_values(to, landing);
 }
+
+namespace {
 
 Tensor copied(const char* name, const Tensor& x) {
   check_defined(name, "the tensor", x);
   Tensor out = new_tensor(x.sizes(), x.dtype(), x.device());
-  copy_into(out, x);
+  copy_values(out, x);
   if (needs_grad(x)) record(name, out, {x}, [](GradContext& c) { c.set(0, c.grad()); });
   return out;
 }
@@ -35,7 +45,7 @@ Tensor to(const Tensor& x, DType dtype) {
   check_defined("to", "the tensor", x);
   if (x.dtype() == dtype) return x;
   Tensor out = new_tensor(x.sizes(), dtype, x.device());
-  copy_into(out, x);
+  copy_values(out, x);
   if (is_floating(dtype) && needs_grad(x)) {
     record("to_dtype", out, {x}, [from = x.dtype()](GradContext& c) { c.set(0, to(c.grad(), from)); });
   }
@@ -45,9 +55,8 @@ Tensor to(const Tensor& x, DType dtype) {
 Tensor to(const Tensor& x, Device device) {
   check_defined("to", "the tensor", x);
   if (x.device() == device) return x;
-  const Tensor from = contiguous(x.detach());
   Tensor out = new_tensor(x.sizes(), x.dtype(), device);
-  if (x.numel() > 0) std::memcpy(out.data_ptr(), from.data_ptr(), x.nbytes());
+  copy_values(out, x);
   if (needs_grad(x)) {
     record("to_device", out, {x}, [home = x.device()](GradContext& c) { c.set(0, to(c.grad(), home)); });
   }
@@ -67,7 +76,7 @@ Tensor& Tensor::copy_(const Tensor& src) {
         Tensor from = src.to(device());
         // Elements of one storage at other places must be read before they are overwritten.
         if (from.impl()->storage == impl()->storage) from = tandem::clone(from);
-        copy_into(*this, from);
+        copy_values(*this, from);
       },
       [&](const Tensor&) { return src.to(device()).to(dtype()).expand(sizes()); });
 }

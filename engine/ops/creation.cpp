@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "../ops_internal.h"
 
@@ -55,9 +54,10 @@ Tensor from_vector(const std::vector<T>& values, const Shape& shape, Device devi
   if (n != static_cast<std::int64_t>(values.size())) {
     throw ShapeError(fmt::format("from_vector: {} values do not fill shape {}", values.size(), str(shape)));
   }
-  Tensor t = new_tensor(shape, dtype, cpu());
-  if (n > 0) std::memcpy(t.data_ptr(), values.data(), t.nbytes());
-  return to(t, device);
+  Tensor t = new_tensor(shape, dtype, device);
+  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+  copy_bytes(device, static_cast<std::byte*>(t.data_ptr()), cpu(), bytes, t.nbytes());
+  return t;
 }
 template Tensor from_vector<float>(const std::vector<float>&, const Shape&, Device);
 template Tensor from_vector<double>(const std::vector<double>&, const Shape&, Device);
@@ -126,8 +126,7 @@ Tensor& draw(const char* op, Tensor& t, Draw draw_into) {
         if (t.is_contiguous()) {
           fill(t);
         } else {
-          kernels::Stream stream = stream_for(t.device());
-          backend(t.device()).copy(stream, raw(t), raw(fresh()));
+          copy_values(t, fresh());
         }
       },
       [&](const Tensor&) { return fresh(); });

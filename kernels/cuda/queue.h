@@ -3,12 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <vector>
 
-#include "../backend.h"
+#include "../cuda.h"
 
 struct cublasContext;
 struct cudnnContext;
@@ -65,24 +66,54 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// An index out of range, as kernels report it: the first thread to take `lock` writes `report`, which the host reads
-/// when it has waited for the queue.
-struct FaultReport {
-  IndexFault fault;
-  const char* op;
-};
+/// Where kernels report an index out of range: the first thread to take `lock` writes `report`, `set` last.
 struct FaultSink {
   unsigned* lock;       ///< device memory
   FaultReport* report;  ///< pinned host memory
   const char* op;       ///< a literal of the host
 };
 
+/// A moment that both the device's events and the host's clock know.
+struct Anchor {
+  Event event;
+  double host_ns;
+};
+
+/// Pinned memory through which copies from and to the host go, in pieces, so that the host fills or empties one piece
+/// while others travel.
+class Staging {
+ public:
+  explicit Staging(int physical) : physical_(physical) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  /// Queues the copy; `from` has been read on return.
+  void copy_in(const StreamHandle& stream, std::byte* to, const std::byte* from, std::size_t bytes);
+  /// Copies all that the stream has written, and waits for it.
+  void copy_out(const StreamHandle& stream, std::byte* to, const std::byte* from, std::size_t bytes);
+
+ private:
+  static constexpr std::size_t kPieces = 8;
+  static constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
+
+  std::byte* piece(std::size_t i) const { return memory_ + i % kPieces * kPieceBytes; }
+  const Event& event(std::size_t i) const { return events_[i % kPieces]; }
+  void open();
+
+  int physical_;
+  std::mutex mutex_;
+  std::byte* memory_ = nullptr;
+  std::vector<Event> events_;  ///< when each piece is free again
+  std::size_t next_ = 0;
+};
+
 /// One per device. Threads may use it at the same time: an operation locks it while it queues its kernels, so that
 /// scratch memory and library handles serve one operation at a time.
 class Queue {
  public:
-  /// `device` counts Tandem's devices, `physical` CUDA's.
-  Queue(int device, int physical);
+  /// `device` counts Tandem's devices, `physical` CUDA's. `release_cache` may be null; see open_queue().
+  Queue(int device, int physical, void (*release_cache)(int device) = nullptr);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -93,16 +124,29 @@ class Queue {
   const StreamHandle& copies() const { return copies_; }
   const StreamHandle& communication() const { return communication_; }
 
-  /// Waits for all compute. Throws CudaError if something failed. An index fault met since the last call is in
-  /// `*fault`.
-  void synchronize(FaultReport* fault);
+  Staging& staging() { return staging_; }
+
+  /// Throws CudaError if an earlier error has killed the device.
+  void check_alive() const;
+  /// Waits for all compute. Throws CudaError if something failed.
+  void synchronize();
+  FaultReport take_fault();
+
+  std::shared_ptr<const Anchor> anchor();
+  /// From now on, anchor() is this one.
+  void move_anchor(std::shared_ptr<const Anchor> anchor);
 
  private:
   friend class Scope;
 
+  /// Memory for the queue itself.
+  void* reserve(std::size_t bytes, const char* what);
+
   int device_;
   int physical_;
+  void (*release_cache_)(int device) = nullptr;  // not while the queue is being made
   StreamHandle compute_, copies_, communication_;
+  Staging staging_;
   std::mutex mutex_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
@@ -111,6 +155,7 @@ class Queue {
   cublasContext* cublas_ = nullptr;
   cudnnContext* cudnn_ = nullptr;
   void* cublas_workspace_ = nullptr;
+  std::shared_ptr<const Anchor> anchor_;
 };
 
 /// One operation being queued. The first thing in every function of the backend: it locks the queue, makes its device
@@ -137,8 +182,5 @@ class Scope {
   std::unique_lock<std::mutex> lock_;
   DeviceGuard guard_;
 };
-
-/// Whether float32 matrix products and convolutions may use TF32 (10 bits of mantissa). Off at first.
-inline std::atomic<bool> allow_tf32{false};
 
 }  // namespace tandem::kernels::cuda

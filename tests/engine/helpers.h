@@ -11,6 +11,7 @@
 #include "../../engine/op_record.h"
 #include "../../engine/ops.h"
 #include "../catch.h"
+#include "../tolerance.h"
 
 namespace tandem::test {
 

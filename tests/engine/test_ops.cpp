@@ -184,19 +184,26 @@ TEST_CASE("op: empty inputs are fine, and have gradients of their shape") {
   }
 }
 
-TEST_CASE("op: every device gives the same bits") {
+TEST_CASE("op: every CPU device gives the same bits, every CUDA device nearly") {
   for_each_sample([](const OpRecord& record, const OpSample& sample) {
     const Evaluation wanted = evaluate(sample, leaves(sample.inputs));
+    std::int64_t terms = 1;
+    for (const Tensor& x : sample.inputs) terms = std::max(terms, x.numel());
+    const auto agrees = [&](const Tensor& a, const Tensor& b, Device device) {
+      const double near = 4 * device_tolerance(kFloat64, terms);
+      return random(record) || (device.type == DeviceType::CPU ? same_bits(a, b) : close(a, b, near, near));
+    };
     for_each_device([&](Device device) {
       const Evaluation e = evaluate(sample, leaves(sample.inputs, device));
       INFO(str(device));
       for (std::size_t i = 0; i < e.outputs.size(); ++i) {
         CHECK(e.outputs[i].device() == device);
-        if (!random(record)) CHECK(same_bits(e.outputs[i], wanted.outputs[i]));
+        CHECK(e.outputs[i].dtype() == wanted.outputs[i].dtype());
+        CHECK(agrees(e.outputs[i], wanted.outputs[i], device));
       }
       for (std::size_t i = 0; i < e.gradients.size(); ++i) {
         if (e.gradients[i].defined()) CHECK(e.gradients[i].device() == device);
-        if (!random(record)) CHECK(same_bits(e.gradients[i], wanted.gradients[i]));
+        CHECK(agrees(e.gradients[i], wanted.gradients[i], device));
       }
     });
   });

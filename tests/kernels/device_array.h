@@ -35,7 +35,7 @@ class DeviceArray {
   T* data() { return static_cast<T*>(data_); }
   /// The elements, once the device has written them.
   Array<T> host() {
-    device_queue().synchronize(nullptr);
+    device_queue().synchronize();
     Array<T> copy(shape_);
     copy.strides = strides_;
     copy.data.resize(size_);

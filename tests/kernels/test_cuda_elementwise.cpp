@@ -2,6 +2,7 @@
 
 #include "../../kernels/math/unary.h"
 #include "../catch.h"
+#include "../tolerance.h"
 #include "twin.h"
 
 using namespace tandem;
@@ -9,9 +10,9 @@ using namespace tandem::kernels;
 
 namespace {
 
-/// The CPU may fuse a * b + c, the device does not.
+/// Of up to four roundings each: the CPU may fuse a * b + c, the device does not.
 template <class T>
-constexpr double kTolerance = sizeof(T) == 4 ? 4e-6 : 1e-14;
+const double kTolerance = 4 * test::device_tolerance<T>();
 
 const Sizes kShapes[] = {{1000}, {7, 33}, {0, 4}, {3, 1, 5, 2}, {}, {2, 1, 2, 1, 2, 3, 1, 2}};
 /// Too large for one sweep of the largest grid.

@@ -25,7 +25,7 @@ struct Streams {
   /// An index was, and what the device says of it is true.
   void check_bad(Twin<Index>& index, Index limit, const char* op) {
     CHECK(cpu.index_fault.set);
-    const FaultReport report = fault();
+    const cuda::FaultReport report = fault();
     REQUIRE(report.fault.set);
     CHECK(report.op == std::string(op));
     CHECK(report.fault.limit == limit);
@@ -37,11 +37,9 @@ struct Streams {
   }
 
  private:
-  using FaultReport = cuda::FaultReport;
-  FaultReport fault() {
-    FaultReport report{};
-    gpu.queue->synchronize(&report);
-    return report;
+  cuda::FaultReport fault() {
+    gpu.queue->synchronize();
+    return gpu.queue->take_fault();
   }
 };
 

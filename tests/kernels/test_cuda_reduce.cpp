@@ -1,7 +1,7 @@
 // Reductions, softmax, cross entropy and normalisation of CUDA devices against the CPU backend.
 //
 // Exact: extremes and their places, sums of integers, and floating sums whose terms make every order exact. Other
-// floating results differ in the order of sums and in fused multiply-adds; `near` states how far.
+// floating results differ in the order of sums and in fused multiply-adds; tolerance.h states how far.
 
 #include <algorithm>
 #include <cmath>
@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "../catch.h"
+#include "../tolerance.h"
 #include "twin.h"
 
 using namespace tandem;
 using namespace tandem::kernels;
+using tandem::test::device_tolerance;
 
 namespace {
 
@@ -26,13 +28,6 @@ constexpr Layout kInLayouts[] = {Layout::Contiguous, Layout::Shifted, Layout::Tr
                                  Layout::Reversed,   Layout::Spaced,  Layout::Repeated};
 /// For outputs.
 constexpr Layout kOutLayouts[] = {Layout::Contiguous, Layout::Transposed, Layout::Spaced};
-
-/// What results with values of the order of 1 may differ by, relative to 1 + |value|: single elements by 8 roundings,
-/// sums over n elements by the square root of n more (parts of a sum run in T).
-template <class T>
-double near(Index n = 1) {
-  return (8 + std::sqrt(static_cast<double>(n))) * static_cast<double>(std::numeric_limits<T>::epsilon());
-}
 
 Sizes reduced(Sizes sizes, unsigned dims) {
   for (std::size_t d = 0; d < sizes.size(); ++d) {
@@ -95,10 +90,10 @@ void check_softmax(Index outer, Index c, Index inner, Layout layout = Layout::Co
     const View device_y = y.gpu(), device_gx = gx.gpu();
     cpu.softmax(here, y.cpu(), x.cpu(), 1, log);
     gpu.softmax(there, device_y, x.gpu(), 1, log);
-    CHECK(y.distance() <= near<T>());
+    CHECK(y.distance() <= device_tolerance<T>());
     cpu.softmax_backward(here, gx.cpu(), g.cpu(), y.cpu(), 1, log);
     gpu.softmax_backward(there, device_gx, g.gpu(), device_y, 1, log);
-    CHECK(gx.distance() <= 4 * near<T>(log ? c : 1));
+    CHECK(gx.distance() <= 4 * device_tolerance<T>(log ? c : 1));
   }
 }
 
@@ -119,11 +114,11 @@ void check_cross_entropy(Index n, Index c, bool special) {
   const View device_loss = loss.gpu(), device_lse = lse.gpu(), device_gx = gx.gpu();
   cpu.cross_entropy(here, loss.cpu(), lse.cpu(), x.cpu(), target.cpu(), -100);
   gpu.cross_entropy(there, device_loss, device_lse, x.gpu(), target.gpu(), -100);
-  CHECK(loss.distance() <= near<T>());
-  CHECK(lse.distance() <= near<T>());
+  CHECK(loss.distance() <= device_tolerance<T>());
+  CHECK(lse.distance() <= device_tolerance<T>());
   cpu.cross_entropy_backward(here, gx.cpu(), g.cpu(), x.cpu(), lse.cpu(), target.cpu(), -100);
   gpu.cross_entropy_backward(there, device_gx, g.gpu(), x.gpu(), device_lse, target.gpu(), -100);
-  CHECK(gx.distance() <= 2 * near<T>());
+  CHECK(gx.distance() <= 2 * device_tolerance<T>());
 }
 
 template <class T>
@@ -137,8 +132,8 @@ void check_batch_norm(Index n, Index c, Index inner, Layout layout = Layout::Con
   const View device_mean = mean.gpu(), device_var = var.gpu();
   cpu.channel_stats(here, mean.cpu(), var.cpu(), x.cpu());
   gpu.channel_stats(there, device_mean, device_var, x.gpu());
-  CHECK(mean.distance() <= near<T>(count));
-  CHECK(var.distance() <= near<T>(count));
+  CHECK(mean.distance() <= device_tolerance<T>(count));
+  CHECK(var.distance() <= device_tolerance<T>(count));
   for (bool affine : {true, false}) {
     Twin<T> y({n, c, inner});
     const View device_y = y.gpu();
@@ -146,7 +141,7 @@ void check_batch_norm(Index n, Index c, Index inner, Layout layout = Layout::Con
                    affine ? b.cpu() : b.null());
     gpu.batch_norm(there, device_y, x.gpu(), device_mean, invstd.gpu(), affine ? w.gpu() : w.null(),
                    affine ? b.gpu() : b.null());
-    CHECK(y.distance() <= near<T>());
+    CHECK(y.distance() <= device_tolerance<T>());
   }
   for (unsigned skip = 0; skip < 8; ++skip) {
     const bool training = skip % 2 == 0;
@@ -157,16 +152,16 @@ void check_batch_norm(Index n, Index c, Index inner, Layout layout = Layout::Con
                             skip == 4 ? w.null() : w.cpu(), training);
     gpu.batch_norm_backward(there, skip & 1 ? gx.null() : gxs, skip & 2 ? gw.null() : gws, skip & 4 ? gb.null() : gbs,
                             g.gpu(), x.gpu(), device_mean, invstd.gpu(), skip == 4 ? w.null() : w.gpu(), training);
-    CHECK(gx.distance() <= 4 * near<T>());
-    CHECK(gw.distance() <= 4 * near<T>(count));
-    CHECK(gb.distance() <= 4 * near<T>(count));
+    CHECK(gx.distance() <= 4 * device_tolerance<T>());
+    CHECK(gw.distance() <= 4 * device_tolerance<T>(count));
+    CHECK(gb.distance() <= 4 * device_tolerance<T>(count));
   }
   Twin<T> gx({n, c, inner});
   const View gxs = gx.gpu();
   cpu.batch_norm_backward(here, gx.cpu(), w.null(), w.null(), g.cpu(), x.cpu(), mean.cpu(), invstd.cpu(), w.cpu(),
                           false);
   gpu.batch_norm_backward(there, gxs, w.null(), w.null(), g.gpu(), x.gpu(), device_mean, invstd.gpu(), w.gpu(), false);
-  CHECK(gx.distance() <= near<T>());
+  CHECK(gx.distance() <= device_tolerance<T>());
 }
 
 template <class T>
@@ -181,16 +176,16 @@ void check_layer_norm(Index n, Index c, Layout layout = Layout::Contiguous) {
     cpu.layer_norm(here, y.cpu(), mean.cpu(), invstd.cpu(), x.cpu(), affine ? w.cpu() : w.null(),
                    affine ? b.cpu() : b.null(), 1e-5);
     gpu.layer_norm(there, ys, means, invstds, x.gpu(), affine ? w.gpu() : w.null(), affine ? b.gpu() : b.null(), 1e-5);
-    CHECK(mean.distance() <= near<T>());
-    CHECK(invstd.distance() <= near<T>());
-    CHECK(y.distance() <= 4 * near<T>());
+    CHECK(mean.distance() <= device_tolerance<T>());
+    CHECK(invstd.distance() <= device_tolerance<T>());
+    CHECK(y.distance() <= 4 * device_tolerance<T>());
     cpu.layer_norm_backward(here, gx.cpu(), affine ? gw.cpu() : gw.null(), gb.cpu(), g.cpu(), x.cpu(), mean.cpu(),
                             invstd.cpu(), affine ? w.cpu() : w.null());
     gpu.layer_norm_backward(there, gxs, affine ? gws : gw.null(), gbs, g.gpu(), x.gpu(), means, invstds,
                             affine ? w.gpu() : w.null());
-    CHECK(gx.distance() <= 16 * near<T>());
-    CHECK(gw.distance() <= 4 * near<T>(n));
-    CHECK(gb.distance() <= 4 * near<T>(n));
+    CHECK(gx.distance() <= 16 * device_tolerance<T>());
+    CHECK(gw.distance() <= 4 * device_tolerance<T>(n));
+    CHECK(gb.distance() <= 4 * device_tolerance<T>(n));
   }
 }
 
@@ -343,7 +338,7 @@ TEMPLATE_TEST_CASE("CUDA softmax of special numbers", "[cuda][softmax]", float, 
         cpu.softmax(here, y.cpu(), x.cpu(), 1, log);
         gpu.softmax(there, device_y, x.gpu(), 1, log);
         CAPTURE(c, inner, log);
-        CHECK(y.distance() <= near<T>());
+        CHECK(y.distance() <= device_tolerance<T>());
       }
     }
   }
@@ -369,8 +364,8 @@ TEST_CASE("CUDA cross entropy reports targets out of range", "[cuda][softmax]") 
     const View losses = loss.gpu(), lses = lse.gpu(), gxs = gx.gpu();
     gpu.cross_entropy(there, losses, lses, x.gpu(), target.gpu(), -100);
     gpu.cross_entropy_backward(there, gxs, g.gpu(), x.gpu(), lses, target.gpu(), -100);
-    cuda::FaultReport report{};
-    device_queue().synchronize(&report);
+    device_queue().synchronize();
+    const cuda::FaultReport report = device_queue().take_fault();
     CHECK(report.fault.set);
     CHECK(report.fault.position == 13);
     CHECK(report.fault.value == bad);

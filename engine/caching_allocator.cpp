@@ -1,4 +1,4 @@
-// Memory of CPU devices: blocks in size classes, eight per doubling, so that at most an eighth of a block is unused.
+// Memory of devices: blocks in size classes, eight per doubling, so that at most an eighth of a block is unused.
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -52,18 +52,39 @@ SizeClass size_class(std::size_t bytes) {
   return {shift * 8 + static_cast<int>(units), units << shift};
 }
 
-std::byte* system_allocate(std::size_t bytes) {
-  const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
-  void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-#ifdef MADV_HUGEPAGE
-  if (p && alignment == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-  return static_cast<std::byte*>(p);
-}
-
-class CpuAllocator final : public Allocator {
+class CpuMemory final : public MemorySource {
  public:
-  explicit CpuAllocator(Device device) : device_(device) {}
+  std::byte* allocate(std::size_t bytes) override {
+    const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
+    void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+#ifdef MADV_HUGEPAGE
+    if (p && alignment == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return static_cast<std::byte*>(p);
+  }
+  void free(std::byte* data) noexcept override { std::free(data); }
+  void poison(std::byte* data, std::size_t bytes) noexcept override { std::memset(data, 0xff, bytes); }
+};
+
+class CudaMemory final : public MemorySource {
+ public:
+  explicit CudaMemory(kernels::cuda::Queue& queue) : queue_(queue) {}
+  std::byte* allocate(std::size_t bytes) override { return kernels::cuda::allocate(queue_, bytes); }
+  void free(std::byte* data) noexcept override { kernels::cuda::free(queue_, data); }
+  void poison(std::byte* data, std::size_t bytes) noexcept override {
+    try {
+      kernels::cuda::fill_bytes(queue_, data, 0xff, bytes);
+    } catch (const Error&) {  // The device is dead: nobody will read it.
+    }
+  }
+
+ private:
+  kernels::cuda::Queue& queue_;
+};
+
+class CachingAllocator final : public Allocator {
+ public:
+  CachingAllocator(Device device, std::unique_ptr<MemorySource> source) : device_(device), source_(std::move(source)) {}
 
   std::byte* allocate(std::size_t bytes) override {
     const SizeClass c = size_class(bytes);
@@ -82,13 +103,13 @@ class CpuAllocator final : public Allocator {
       if (stats_.allocated > stats_.peak) stats_.peak = stats_.allocated;
     }
     ASAN_UNPOISON_MEMORY_REGION(p, bytes);
-    if (poison.load(std::memory_order_relaxed)) std::memset(p, 0xff, bytes);
+    if (poison.load(std::memory_order_relaxed)) source_->poison(p, bytes);
     return p;
   }
 
   void free(std::byte* data, std::size_t bytes) noexcept override {
     const SizeClass c = size_class(bytes);
-    if (poison.load(std::memory_order_relaxed)) std::memset(data, 0xff, bytes);
+    if (poison.load(std::memory_order_relaxed)) source_->poison(data, bytes);
     ASAN_POISON_MEMORY_REGION(data, c.bytes);
     const std::scoped_lock lock(mutex_);
     stats_.allocated -= c.bytes;
@@ -121,11 +142,11 @@ class CpuAllocator final : public Allocator {
     auto& list = free_[static_cast<std::size_t>(c.index)];
     std::size_t& blocks = blocks_[static_cast<std::size_t>(c.index)];
     list.reserve(std::bit_ceil(blocks + 1));
-    std::byte* p = system_allocate(c.bytes);
+    std::byte* p = source_->allocate(c.bytes);
     if (!p) {
       const std::size_t cached = stats_.reserved - stats_.allocated;
       release_all();
-      p = system_allocate(c.bytes);
+      p = source_->allocate(c.bytes);
       if (!p) {
         throw MemoryError(
             fmt::format("{}: out of memory: requested {} bytes; {} are allocated, {} were cached and have "
@@ -141,7 +162,7 @@ class CpuAllocator final : public Allocator {
 
   void release(std::byte* p, std::size_t bytes) {
     ASAN_UNPOISON_MEMORY_REGION(p, bytes);
-    std::free(p);
+    source_->free(p);
     stats_.reserved -= bytes;
   }
 
@@ -157,6 +178,7 @@ class CpuAllocator final : public Allocator {
   }
 
   Device device_;
+  std::unique_ptr<MemorySource> source_;
   mutable std::mutex mutex_;
   std::array<std::vector<std::byte*>, kClasses> free_;
   std::array<std::size_t, kClasses> blocks_{};
@@ -165,7 +187,15 @@ class CpuAllocator final : public Allocator {
 
 }  // namespace
 
-std::unique_ptr<Allocator> make_cpu_allocator(Device device) { return std::make_unique<CpuAllocator>(device); }
+std::unique_ptr<Allocator> make_allocator(Device device, kernels::cuda::Queue* queue) {
+  std::unique_ptr<MemorySource> source;
+  if (queue) {
+    source = std::make_unique<CudaMemory>(*queue);
+  } else {
+    source = std::make_unique<CpuMemory>();
+  }
+  return std::make_unique<CachingAllocator>(device, std::move(source));
+}
 
 void set_poison_memory(bool on) { poison = on; }
 bool poison_memory() { return poison; }
