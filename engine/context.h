@@ -24,6 +24,7 @@ struct Context {
   int replica = 0;  ///< index of the replica that runs, of `replicas`
   int replicas = 1;
   Device device{};               ///< of the replica
+  Device default_device{};       ///< of new tensors
   Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
 };
 
@@ -57,6 +58,18 @@ class GradModeGuard {
 using NoGradGuard = GradModeGuard<false>;
 /// Recording goes on inside an outer NoGradGuard.
 using EnableGradGuard = GradModeGuard<true>;
+
+/// set_default_device() for a scope.
+class DefaultDeviceGuard {
+ public:
+  explicit DefaultDeviceGuard(Device device) : saved_(get_default_device()) { set_default_device(device); }
+  ~DefaultDeviceGuard() { context().default_device = saved_; }
+  DefaultDeviceGuard(const DefaultDeviceGuard&) = delete;
+  DefaultDeviceGuard& operator=(const DefaultDeviceGuard&) = delete;
+
+ private:
+  Device saved_;
+};
 
 /// Backward checks every gradient for NaN and names the operation that made the first one.
 class AnomalyGuard {
