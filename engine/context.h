@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device.h"
+#include "time_mark.h"
 
 namespace tandem {
 
@@ -12,8 +13,7 @@ namespace tandem {
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// Times in nanoseconds of the steady clock.
-  virtual void span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns,
+  virtual void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end,
                     std::int64_t bytes) = 0;
 };
 
@@ -82,8 +82,5 @@ class AnomalyGuard {
  private:
   bool saved_;
 };
-
-/// Nanoseconds of the steady clock.
-std::int64_t now_ns();
 
 }  // namespace tandem

@@ -300,10 +300,10 @@ TEST_CASE("tape: an observer sees the time of each device", "[tape]") {
     std::mutex mutex;
     std::set<Device> devices;
     bool forward_in_time = true;
-    void span(const char* name, Device device, std::int64_t begin, std::int64_t end, std::int64_t) override {
+    void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t) override {
       const std::scoped_lock lock(mutex);
       if (std::string(name) == "backward") devices.insert(device);
-      forward_in_time = forward_in_time && begin <= end;
+      forward_in_time = forward_in_time && begin.time_ns() <= end.time_ns();
     }
   } spans;
   const Spread net;

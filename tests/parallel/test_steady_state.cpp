@@ -162,7 +162,7 @@ TEST_CASE("the ledger counts phases, devices and bytes", "[ledger]") {
 TEST_CASE("the ledger keeps the last entries and all sums", "[ledger]") {
   ON_EVERY_DEVICE(on);
   parallel::Ledger ledger(10);
-  for (int i = 0; i < 25; ++i) ledger.add({Phase::Step, on(0), i, i + 2, 1});
+  for (int i = 0; i < 25; ++i) ledger.add(Phase::Step, on(0), TimeMark(i), TimeMark(i + 2), 1);
   CHECK(ledger.entries().size() == 10);
   CHECK(ledger.entries().front().begin_ns == 15);
   REQUIRE(ledger.totals().size() == 1);
