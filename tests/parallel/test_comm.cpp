@@ -160,3 +160,23 @@ TEST_CASE("the parts can be differentiated twice", "[comm]") {
     CHECK(gradgradcheck(f, in).error == "");
   }
 }
+
+TEST_CASE("the transport is NCCL between different GPUs, copies elsewhere; both give the same values", "[comm]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model;
+  model.to(kFloat64);
+  set_integers(model);
+  const Tensor x = integers({9, 6}, 2);
+  std::vector<std::vector<double>> results;
+  for (const bool nccl : {true, false}) {
+    model.zero_grad();
+    parallel::DataParallel net(model, on.first(3), {.nccl = nccl});
+    if (on.are_cpus() || !nccl) CHECK(net.transport().name() == std::string("copies"));
+    const Tensor out = net(x);
+    sum(out * out).backward();
+    results.push_back(values(out.detach()));
+    for (const Tensor& p : model.parameters()) results.push_back(values(p.grad()));
+  }
+  const std::size_t half = results.size() / 2;
+  for (std::size_t i = 0; i < half; ++i) CHECK(results[i] == results[half + i]);
+}
