@@ -15,7 +15,7 @@ const Backend& cuda_backend() { refuse(); }
 namespace cuda {
 
 int gpu_count() { return 0; }
-std::string why_no_gpus() { return "this build of Tandem has no CUDA"; }
+std::string why_no_gpus() { return "this build of Tandem has no CUDA; with -Dcuda=simulated it has simulated GPUs"; }
 Queue* open_queue(int, int, void (*)(int)) { refuse(); }
 std::byte* allocate(Queue&, std::size_t) { refuse(); }
 void free(Queue&, std::byte*) noexcept {}

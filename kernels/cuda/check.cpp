@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <string>
 
@@ -9,9 +10,14 @@
 namespace tandem::kernels::cuda {
 namespace {
 
+struct Death {
+  std::atomic<bool> is{false};
+  std::string text;
+  int code = 0;
+};
+
 std::mutex mutex;
-std::array<std::string, 64> deaths;  // by physical device
-std::array<int, 64> death_codes{};
+std::array<Death, 64> deaths;  // by physical device
 
 }  // namespace
 
@@ -41,19 +47,19 @@ void check(cudaError_t code, const char* what) {
   if (!is_sticky(code)) throw CudaError(text, code, false);
   {
     const std::scoped_lock lock(mutex);
-    std::string& death = deaths.at(static_cast<std::size_t>(device));
-    if (death.empty()) {
-      death = text;
-      death_codes.at(static_cast<std::size_t>(device)) = code;
+    Death& death = deaths.at(static_cast<std::size_t>(device));
+    if (!death.is) {
+      death.text = text;
+      death.code = code;
+      death.is = true;
     }
   }
   check_alive(device);
 }
 
 void check_alive(int physical_device) {
-  const std::scoped_lock lock(mutex);
-  const auto i = static_cast<std::size_t>(physical_device);
-  if (!deaths.at(i).empty()) throw CudaError(deaths[i], death_codes[i], true);
+  const Death& death = deaths.at(static_cast<std::size_t>(physical_device));
+  if (death.is) throw CudaError(death.text, death.code, true);
 }
 
 }  // namespace tandem::kernels::cuda

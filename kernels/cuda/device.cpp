@@ -48,7 +48,8 @@ int gpu_count() {
 std::string why_no_gpus() {
   int count = 0;
   const cudaError_t code = count_gpus(count);
-  return code == cudaSuccess ? "CUDA sees no GPU" : std::string("CUDA sees no GPU: ") + cudaGetErrorString(code);
+  const std::string reason = code == cudaSuccess ? "" : std::string(" (") + cudaGetErrorString(code) + ")";
+  return "CUDA finds no GPU" + reason + "; a build with -Dcuda=simulated has simulated ones";
 }
 
 Queue* open_queue(int device, int gpu, void (*release_cache)(int device)) {
