@@ -306,9 +306,12 @@ class BackwardRun {
     return result;
   }
 
+  /// Costs nothing when nobody observes.
+  TimeMark mark(Device device) const { return inner_.observer ? TimeMark(device) : TimeMark(0); }
+
   void run_here() {
     const ContextGuard guard(inner_);
-    const std::int64_t begin = inner_.observer ? now_ns() : 0;
+    const TimeMark begin = mark(devices_.front());
     std::vector<Ready> heap;
     for (std::uint32_t s : ready_roots()) heap.push_back({priority(*slots_[s].node), s});
     std::make_heap(heap.begin(), heap.end());
@@ -322,7 +325,7 @@ class BackwardRun {
         std::push_heap(heap.begin(), heap.end());
       });
     }
-    if (inner_.observer) inner_.observer->span("backward", devices_.front(), begin, now_ns(), 0);
+    if (inner_.observer) inner_.observer->span("backward", devices_.front(), begin, mark(devices_.front()), 0);
   }
 
   std::vector<std::uint32_t> ready_roots() const {
@@ -384,7 +387,7 @@ class BackwardRun {
 
   void drain(Queue& q) {
     const ContextGuard guard(inner_);
-    const std::int64_t begin = now_ns();
+    const TimeMark begin = mark(q.device);
     std::unique_lock lock(mutex_);
     while (!q.heap.empty() && !error_) {
       std::pop_heap(q.heap.begin(), q.heap.end());
@@ -406,7 +409,7 @@ class BackwardRun {
       }
       deliver(number, grads, [this](std::uint32_t next) { enqueue(next); });
     }
-    if (inner_.observer) inner_.observer->span("backward", q.device, begin, now_ns(), 0);
+    if (inner_.observer) inner_.observer->span("backward", q.device, begin, mark(q.device), 0);
     q.active = false;
     // Notified with the lock held: the run may be gone as soon as the waiter sees it.
     if (--active_ == 0) done_.notify_all();

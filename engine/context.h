@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device.h"
+#include "time_mark.h"
 
 namespace tandem {
 
@@ -12,8 +13,7 @@ namespace tandem {
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// Times in nanoseconds of the steady clock.
-  virtual void span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns,
+  virtual void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end,
                     std::int64_t bytes) = 0;
 };
 
@@ -24,6 +24,7 @@ struct Context {
   int replica = 0;  ///< index of the replica that runs, of `replicas`
   int replicas = 1;
   Device device{};               ///< of the replica
+  Device default_device{};       ///< of new tensors
   Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
 };
 
@@ -58,6 +59,18 @@ using NoGradGuard = GradModeGuard<false>;
 /// Recording goes on inside an outer NoGradGuard.
 using EnableGradGuard = GradModeGuard<true>;
 
+/// set_default_device() for a scope.
+class DefaultDeviceGuard {
+ public:
+  explicit DefaultDeviceGuard(Device device) : saved_(get_default_device()) { set_default_device(device); }
+  ~DefaultDeviceGuard() { context().default_device = saved_; }
+  DefaultDeviceGuard(const DefaultDeviceGuard&) = delete;
+  DefaultDeviceGuard& operator=(const DefaultDeviceGuard&) = delete;
+
+ private:
+  Device saved_;
+};
+
 /// Backward checks every gradient for NaN and names the operation that made the first one.
 class AnomalyGuard {
  public:
@@ -69,8 +82,5 @@ class AnomalyGuard {
  private:
   bool saved_;
 };
-
-/// Nanoseconds of the steady clock.
-std::int64_t now_ns();
 
 }  // namespace tandem

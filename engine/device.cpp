@@ -92,6 +92,13 @@ std::vector<Device> parse_devices(std::string_view text) {
   }
 }
 
+Device get_default_device() { return context().default_device; }
+
+void set_default_device(Device device) {
+  check_exists(device.type, device.index);
+  context().default_device = device;
+}
+
 int device_count(DeviceType type) {
   return type == DeviceType::CPU ? cpu_count().load(std::memory_order_relaxed)
                                  : std::min(gpus() * per_gpu().load(std::memory_order_relaxed), kMaxDevices);

@@ -33,6 +33,11 @@ Device parse_device(std::string_view text);
 /// Reads a list: "cpu:0,cpu:1".
 std::vector<Device> parse_devices(std::string_view text);
 
+/// Where tensors are made, by functions that are told no device, in the calling thread; cpu:0 at first.
+Device get_default_device();
+/// Throws DeviceError if there is no such device. See also DefaultDeviceGuard.
+void set_default_device(Device device);
+
 /// How many devices of a kind there are, at most 64. CPU: the number of cores, at least 4, unless set. CUDA: the GPUs,
 /// simulated ones where the build has those, times the devices per GPU; 0 where there is no driver.
 int device_count(DeviceType type);

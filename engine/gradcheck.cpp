@@ -6,7 +6,7 @@
 
 #include "autograd.h"
 #include "error.h"
-#include "ops.h"
+#include "ops_internal.h"
 
 namespace tandem {
 namespace {
@@ -47,9 +47,9 @@ std::vector<double> flat_values(const std::vector<Tensor>& outputs) {
 
 /// column[o] = d output[o] / d x[element], numerically. `which` says which outputs count.
 std::vector<double> numeric_column(const TensorFunction& f, const std::vector<Tensor>& inputs,
-                                   const std::vector<bool>& which, double* element, double eps) {
+                                   const std::vector<bool>& which, const Tensor& element, double eps) {
   const auto at = [&](double value) {
-    *element = value;
+    copy_values(element, from_vector<double>({value}, {}, element.device()));
     std::vector<Tensor> kept;
     const std::vector<Tensor> outputs = f(inputs);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -57,23 +57,23 @@ std::vector<double> numeric_column(const TensorFunction& f, const std::vector<Te
     }
     return flat_values(kept);
   };
-  const double before = *element;
+  const double before = element.item();
   std::vector<double> column = at(before + eps);
   const std::vector<double> lower = at(before - eps);
-  *element = before;
+  copy_values(element, from_vector<double>({before}, {}, element.device()));
   for (std::size_t i = 0; i < column.size(); ++i) column[i] = (column[i] - lower[i]) / (2 * eps);
   return column;
 }
 
-/// Addresses of x's elements in row-major order.
-std::vector<double*> elements_of(const Tensor& x) {
-  std::vector<double*> all;
+/// x's elements in row-major order, as tensors that the tape does not know.
+std::vector<Tensor> elements_of(const Tensor& x) {
+  std::vector<Tensor> all;
   Shape index = x.sizes();
   for (std::int64_t& i : index) i = 0;
   for (std::int64_t n = 0; n < x.numel(); ++n) {
-    std::int64_t offset = 0;
+    std::int64_t offset = x.storage_offset();
     for (int d = 0; d < x.dim(); ++d) offset += index[d] * x.strides()[d];
-    all.push_back(x.data<double>() + offset);
+    all.push_back(alias_of(view_of(x, {}, {}, offset)));
     for (int d = x.dim() - 1; d >= 0 && ++index[d] == x.sizes()[d]; --d) index[d] = 0;
   }
   return all;
@@ -125,7 +125,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
     }
   }
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const std::vector<double*> elements = elements_of(wanted[i]);
+    const std::vector<Tensor> elements = elements_of(wanted[i]);
     for (std::size_t e = 0; e < elements.size(); ++e) {
       const std::vector<double> column = numeric_column(f, inputs, which, elements[e], options.eps);
       if (column.size() != rows.size()) return {"the number of output elements depends on the values of the inputs"};

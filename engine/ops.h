@@ -26,31 +26,31 @@ namespace tandem {
 
 // ---------------------------------------------------------------- creation
 /// Uninitialised.
-Tensor empty(const Shape& shape, DType dtype = kFloat32, Device device = cpu());
-Tensor zeros(const Shape& shape, DType dtype = kFloat32, Device device = cpu());
-Tensor ones(const Shape& shape, DType dtype = kFloat32, Device device = cpu());
-Tensor full(const Shape& shape, const Scalar& value, DType dtype = kFloat32, Device device = cpu());
+Tensor empty(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
+Tensor zeros(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
+Tensor ones(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
+Tensor full(const Shape& shape, const Scalar& value, DType dtype = kFloat32, Device device = get_default_device());
 Tensor empty_like(const Tensor& t);
 Tensor zeros_like(const Tensor& t);
 Tensor ones_like(const Tensor& t);
 /// [start, end) by step, 1-D. ValueError for step 0 or a step away from `end`.
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step = 1, DType dtype = kInt64,
-              Device device = cpu());
+              Device device = get_default_device());
 inline Tensor arange(const Scalar& end) { return arange(0, end); }
-Tensor eye(std::int64_t n, DType dtype = kFloat32, Device device = cpu());
+Tensor eye(std::int64_t n, DType dtype = kFloat32, Device device = get_default_device());
 /// Copies `values` in row-major order. ShapeError when their number is not the shape's.
 template <class T>
-Tensor from_vector(const std::vector<T>& values, const Shape& shape, Device device = cpu());
+Tensor from_vector(const std::vector<T>& values, const Shape& shape, Device device = get_default_device());
 /// A 1-D tensor of the values: tensor({1.0, 2.0}) is float32, tensor({1, 2}) int64.
-Tensor tensor(std::initializer_list<double> values, DType dtype = kFloat32, Device device = cpu());
-Tensor tensor(std::initializer_list<int> values, DType dtype = kInt64, Device device = cpu());
+Tensor tensor(std::initializer_list<double> values, DType dtype = kFloat32, Device device = get_default_device());
+Tensor tensor(std::initializer_list<int> values, DType dtype = kInt64, Device device = get_default_device());
 /// A 0-dim tensor.
-Tensor scalar_tensor(const Scalar& value, DType dtype = kFloat32, Device device = cpu());
+Tensor scalar_tensor(const Scalar& value, DType dtype = kFloat32, Device device = get_default_device());
 /// Draws from the generator of the device (random.h).
-Tensor rand(const Shape& shape, DType dtype = kFloat32, Device device = cpu());
-Tensor randn(const Shape& shape, DType dtype = kFloat32, Device device = cpu());
+Tensor rand(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
+Tensor randn(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
 /// lo <= x < hi.
-Tensor randint(std::int64_t lo, std::int64_t hi, const Shape& shape, DType dtype = kInt64, Device device = cpu());
+Tensor randint(std::int64_t lo, std::int64_t hi, const Shape& shape, DType dtype = kInt64, Device device = get_default_device());
 
 // ---------------------------------------------------------------- elementwise, one operand
 #define TANDEM_DECLARE_UNARY(Functor, name) Tensor name(const Tensor& x);

@@ -93,7 +93,7 @@ class Tensor {
   bool is_contiguous() const { return impl_->contiguous; }
   std::int64_t storage_offset() const { return impl_->offset; }
 
-  /// Address of the first element, on the tensor's device.
+  /// Address of the first element, on the tensor's device: the host may not touch what lies on a CUDA device.
   void* data_ptr() const { return impl_->data(); }
   /// As data_ptr, typed. Throws DTypeError when T is not the dtype. Writing through it goes unnoticed by the tape.
   template <class T>

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend.h"
 
@@ -63,6 +64,33 @@ class Mark {
 
  private:
   struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Collectives between devices on different GPUs, by NCCL. One call queues the parts of all ranks.
+class Collectives {
+ public:
+  /// Rank i is queues[i]. Null where the build has no NCCL, there are fewer than two queues, or two share a GPU.
+  static std::unique_ptr<Collectives> make(const std::vector<Queue*>& queues);
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
+  ~Collectives();
+
+  /// data[i], on rank i, becomes data[0].
+  void broadcast(const std::vector<std::byte*>& data, std::size_t bytes);
+  /// `out`, on rank 0, becomes the sum of the parts, by rank. The same bits on every run, but not the bits of another
+  /// order of sums. Not bool.
+  struct Sum {
+    std::vector<const std::byte*> parts;
+    std::byte* out;
+    std::int64_t count;
+    DType dtype;
+  };
+  void reduce(const std::vector<Sum>& sums);
+
+ private:
+  struct State;
+  explicit Collectives(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

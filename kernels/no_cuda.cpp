@@ -34,5 +34,11 @@ Mark& Mark::operator=(Mark&&) noexcept = default;
 bool Mark::passed() const { refuse(); }
 std::int64_t Mark::time_ns() const { refuse(); }
 
+struct Collectives::State {};
+std::unique_ptr<Collectives> Collectives::make(const std::vector<Queue*>&) { return nullptr; }
+Collectives::~Collectives() = default;
+void Collectives::broadcast(const std::vector<std::byte*>&, std::size_t) { refuse(); }
+void Collectives::reduce(const std::vector<Sum>&) { refuse(); }
+
 }  // namespace cuda
 }  // namespace tandem::kernels

@@ -60,7 +60,7 @@ Tensor parse(std::string_view text, const std::string& name, const CsvOptions& o
   }
   if (rows == 0) throw FormatError("read_csv: " + name + ": has no rows");
 
-  Tensor table = empty({rows, columns}, dtype_of<T>());
+  Tensor table = empty({rows, columns}, dtype_of<T>(), cpu());
   std::memcpy(table.data_ptr(), values.data(), table.nbytes());
   return table;
 }

@@ -105,7 +105,7 @@ Tensor read_idx(std::unique_ptr<ByteSource> source, const std::string& name) {
   if (bytes.size() < size) fail(fmt::format("{}, but has {}", declared(), bytes.size()));
   if (source->read(std::span(magic, 1)) != 0) fail(declared() + ", but has more");
 
-  Tensor tensor = empty(shape, type->dtype);
+  Tensor tensor = empty(shape, type->dtype, cpu());
   decode(*type, bytes, tensor);
   return tensor;
 }

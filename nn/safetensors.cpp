@@ -158,7 +158,7 @@ class Parser {
     if (type.dtype == kBool && std::ranges::any_of(bytes, [](std::byte b) { return b > std::byte{1}; })) {
       fail(e, "a BOOL is neither 0 nor 1");
     }
-    Tensor tensor = empty(e.shape, type.dtype);
+    Tensor tensor = empty(e.shape, type.dtype, cpu());
     if (type.name == "F16") {
       widen(bytes, tensor.data<float>(), float_of_half);
     } else if (type.name == "BF16") {

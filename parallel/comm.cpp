@@ -157,7 +157,7 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
 // ---- broadcast and reduce
 
 void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies,
-                      const LedgerPtr& ledger) {
+                      const LedgerPtr& ledger, const TransportPtr& transport) {
   std::vector<std::size_t> tracked;
   for (std::size_t j = 0; j < tensors.size(); ++j) {
     if (needs_grad(tensors[j])) tracked.push_back(j);
@@ -165,12 +165,12 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
   if (tracked.empty()) return;
   const std::size_t n = tracked.size();
   const std::size_t k = copies.size();
-  auto backward = [n, k, home = tensors[tracked[0]].device(), ledger](GradContext& c) {
+  auto backward = [n, k, home = tensors[tracked[0]].device(), ledger, transport](GradContext& c) {
     std::vector<std::vector<Tensor>> grads(k);
     for (std::size_t i = 0; i < k; ++i) {
       for (std::size_t j = 0; j < n; ++j) grads[i].push_back(c.take_grad(i * n + j));
     }
-    std::vector<Tensor> sums = reduce_add_coalesced(grads, home, ledger);
+    std::vector<Tensor> sums = reduce_add_coalesced(grads, home, ledger, transport);
     grads.clear();
     for (std::size_t j = 0; j < n; ++j) c.set(j, std::move(sums[j]));
   };
@@ -198,7 +198,7 @@ std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> ten
       }
     }
   }
-  record_broadcast(tensors, copies, ledger);
+  record_broadcast(tensors, copies, ledger, copy_transport());
   return copies;
 }
 
@@ -223,12 +223,6 @@ std::vector<Tensor> contributions(std::span<const std::vector<Tensor>> per_devic
     found.push_back(t);
   }
   return found;
-}
-
-/// t, if kernels of `device` can read it where it is, else a copy there.
-Tensor reachable(const Tensor& t, Device device) {
-  const bool both_cpu = t.device().type == DeviceType::CPU && device.type == DeviceType::CPU;
-  return both_cpu ? t : to(t, device);
 }
 
 /// Slots of 64-byte aligned tensors in one buffer per dtype.
@@ -266,7 +260,7 @@ class Buffers {
 }  // namespace
 
 std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
-                                         const LedgerPtr& ledger) {
+                                         const LedgerPtr& ledger, const TransportPtr& transport) {
   if (per_device.empty()) throw ValueError("reduce_add: there are no tensors");
   PhaseScope scope(ledger.get(), Phase::Reduce, device);
   const std::size_t n = per_device[0].size();
@@ -291,18 +285,13 @@ std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> pe
     if (!p.empty()) buffers.reserve(p[0]);
   }
   buffers.allocate(device);
-  kernels::Stream stream = stream_for(device);
+  std::vector<Transport::Reduction> reductions;
   for (std::size_t j = 0; j < n; ++j) {
-    const auto& p = parts[j];
-    if (p.empty()) continue;
-    Tensor sum = buffers.next(p[0]);
-    if (p.size() == 1) copy_values(sum, p[0]);
-    for (std::size_t i = 1; i < p.size(); ++i) {
-      const Tensor first = reachable(i == 1 ? p[0] : sum, device), next = reachable(p[i], device);
-      backend(device).binary(stream, kernels::BinaryOp::Add, raw(sum), raw(first), raw(next));
-    }
-    sums[j] = std::move(sum);
+    if (parts[j].empty()) continue;
+    sums[j] = buffers.next(parts[j][0]);
+    reductions.push_back({sums[j], std::move(parts[j])});
   }
+  transport->reduce(reductions);
   return sums;
 }
 

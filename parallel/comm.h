@@ -9,6 +9,7 @@
 
 #include "../engine/tensor.h"
 #include "ledger.h"
+#include "transport.h"
 
 namespace tandem::parallel {
 
@@ -39,12 +40,13 @@ std::vector<Tensor> broadcast(const Tensor& x, const std::vector<Device>& device
 /// result[j] is the sum over i of per_device[i][j], in the order of i, on `device`. Undefined tensors are left out; the
 /// sum of none is undefined. ShapeError when shapes differ. The results of one dtype lie in one buffer.
 std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
-                                         const LedgerPtr& ledger = {});
+                                         const LedgerPtr& ledger = {},
+                                         const TransportPtr& transport = copy_transport());
 Tensor reduce_add(std::span<const Tensor> tensors, Device device);
 
 /// Makes copies[i][j] the outputs of a broadcast of tensors[j] on the tape, after their values have been put there.
-/// Tensors that need no gradient are left off.
+/// Tensors that need no gradient are left off. Gradients are summed by `transport`.
 void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies,
-                      const LedgerPtr& ledger);
+                      const LedgerPtr& ledger, const TransportPtr& transport);
 
 }  // namespace tandem::parallel

@@ -21,6 +21,8 @@ struct DataParallelOptions {
   std::optional<Device> output_device{};
   /// The dimension along which arguments are cut and results are put together; negative counts from the end.
   std::int64_t dim = 0;
+  /// Whether NCCL carries parameters and gradients where it can. Without it, sums run in the order of the devices.
+  bool nccl = true;
 };
 
 /// Copies of `module` on `devices`: the first shares its tensors, the others have tensors that are broadcast from them.
@@ -99,6 +101,8 @@ class DataParallel {
   M& module() { return *module_; }
   const std::vector<Device>& device_ids() const { return devices_; }
   Device output_device() const { return *options_.output_device; }
+  /// What carries parameters and gradients between the devices.
+  const Transport& transport() const { return *transport_; }
   /// What each device did in the calls so far.
   Ledger& ledger() { return *ledger_; }
 
@@ -117,13 +121,15 @@ class DataParallel {
     devices_ = devices.empty() ? default_devices(*module_) : std::move(devices);
     if (!options_.output_device) options_.output_device = devices_[0];
     check_devices(devices_, *options_.output_device);
-    store_ = std::make_unique<ReplicaStore>(devices_);
+    transport_ = options_.nccl ? make_transport(devices_) : copy_transport();
+    store_ = std::make_unique<ReplicaStore>(devices_, transport_);
   }
 
   std::unique_ptr<M> owned_;
   M* module_;
   DataParallelOptions options_;
   std::vector<Device> devices_;
+  TransportPtr transport_;
   std::unique_ptr<ReplicaStore> store_;
   LedgerPtr ledger_ = std::make_shared<Ledger>();
 };

@@ -13,36 +13,48 @@ const char* name_of(Phase phase) {
   return names[static_cast<int>(phase)];
 }
 
-void Ledger::add(const LedgerEntry& e) {
+void Ledger::add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  if (entries_.size() == capacity_) entries_.pop_front();
-  entries_.push_back(e);
-  Sum& sum = sums_[e.device][static_cast<std::size_t>(e.phase)];
-  ++sum.calls;
-  sum.bytes += e.bytes;
-  sum.ns += e.end_ns - e.begin_ns;
+  open_.push_back({phase, device, begin, end, bytes});
+  settle(false);
 }
 
-void Ledger::span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t bytes) {
+void Ledger::settle(bool wait) const {
+  for (; !open_.empty() && (wait || open_.front().end.passed()); open_.pop_front()) {
+    const Open& o = open_.front();
+    const LedgerEntry e{o.phase, o.device, o.begin.time_ns(), o.end.time_ns(), o.bytes};
+    if (entries_.size() == capacity_) entries_.pop_front();
+    entries_.push_back(e);
+    Sum& sum = sums_[e.device][static_cast<std::size_t>(e.phase)];
+    ++sum.calls;
+    sum.bytes += e.bytes;
+    sum.ns += e.end_ns - e.begin_ns;
+  }
+}
+
+void Ledger::span(const char* name, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes) {
   for (int i = 0; i < kPhaseCount; ++i) {
     const auto phase = static_cast<Phase>(i);
-    if (std::strcmp(name, name_of(phase)) == 0) add({phase, device, begin_ns, end_ns, bytes});
+    if (std::strcmp(name, name_of(phase)) == 0) add(phase, device, begin, end, bytes);
   }
 }
 
 void Ledger::clear() {
   const std::scoped_lock lock(mutex_);
+  open_.clear();
   entries_.clear();
   sums_.clear();
 }
 
 std::vector<LedgerEntry> Ledger::entries() const {
   const std::scoped_lock lock(mutex_);
+  settle(true);
   return {entries_.begin(), entries_.end()};
 }
 
 std::vector<PhaseTotal> Ledger::totals() const {
   const std::scoped_lock lock(mutex_);
+  settle(true);
   std::vector<PhaseTotal> all;
   for (const auto& [device, sums] : sums_) {
     for (int i = 0; i < kPhaseCount; ++i) {

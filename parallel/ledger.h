@@ -38,14 +38,17 @@ struct PhaseTotal {
   double seconds = 0;  ///< Backward: without the Reduce inside it
 };
 
+/// Times are the devices' own: work on a CUDA device is timed where it runs, not where it is queued. Reading the ledger
+/// waits for the devices to finish what it has entered.
+///
 /// Thread-safe. Sums cover everything since clear(); single entries are kept for the last `capacity` of them.
 class Ledger : public Observer {
  public:
   explicit Ledger(std::size_t capacity = 1 << 16) : capacity_(capacity) {}
 
-  void add(const LedgerEntry& entry);
+  void add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes);
   /// From backward().
-  void span(const char* name, Device device, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t bytes) override;
+  void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes) override;
   void clear();
 
   std::vector<LedgerEntry> entries() const;
@@ -64,29 +67,45 @@ class Ledger : public Observer {
   struct Sum {
     std::int64_t calls = 0, bytes = 0, ns = 0;
   };
+  struct Open {
+    Phase phase;
+    Device device;
+    TimeMark begin, end;
+    std::int64_t bytes;
+  };
+  /// Enters what devices have finished, in order; or all, and waits for it. With the lock held.
+  void settle(bool wait) const;
+
   mutable std::mutex mutex_;
   std::size_t capacity_;
-  std::deque<LedgerEntry> entries_;
-  std::map<Device, std::array<Sum, kPhaseCount>> sums_;
+  mutable std::deque<Open> open_;
+  mutable std::deque<LedgerEntry> entries_;
+  mutable std::map<Device, std::array<Sum, kPhaseCount>> sums_;
 };
 
-/// Enters a phase of the calling thread into a ledger, from construction to destruction.
+/// Enters a phase of the calling thread into a ledger, from construction to destruction. Check is timed on the host.
 class PhaseScope {
  public:
   PhaseScope(Ledger* ledger, Phase phase, Device device, std::int64_t bytes = 0)
-      : ledger_(ledger), entry_{phase, device, ledger ? now_ns() : 0, 0, bytes} {}
+      : ledger_(ledger), phase_(phase), device_(device), bytes_(bytes), begin_(mark()) {}
   ~PhaseScope() {
-    if (!ledger_) return;
-    entry_.end_ns = now_ns();
-    ledger_->add(entry_);
+    if (ledger_) ledger_->add(phase_, device_, begin_, mark(), bytes_);
   }
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
-  void add_bytes(std::int64_t bytes) { entry_.bytes += bytes; }
+  void add_bytes(std::int64_t bytes) { bytes_ += bytes; }
 
  private:
+  TimeMark mark() const {
+    if (!ledger_) return TimeMark(0);
+    return TimeMark(phase_ == Phase::Check ? cpu() : device_);
+  }
+
   Ledger* ledger_;
-  LedgerEntry entry_;
+  Phase phase_;
+  Device device_;
+  std::int64_t bytes_;
+  TimeMark begin_;
 };
 
 }  // namespace tandem::parallel

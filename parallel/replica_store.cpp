@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -77,9 +78,7 @@ std::vector<std::vector<Tensor>> ReplicaStore::replicas(const std::vector<Tensor
                                                         const LedgerPtr& ledger) {
   if (!is_current(tensors)) rebuild(tensors);
   std::vector<std::vector<Tensor>> out(count, std::vector<Tensor>(tensors.size()));
-  for (std::size_t i = 1; i < count; ++i) {
-    for (Bucket& b : buckets_) update(b, tensors, i, ledger);
-  }
+  for (Bucket& b : buckets_) update(b, tensors, count, ledger);
   for (const Bucket& b : buckets_) {
     std::vector<Tensor> homes;
     std::vector<std::vector<Tensor>> copies(count);
@@ -90,7 +89,7 @@ std::vector<std::vector<Tensor>> ReplicaStore::replicas(const std::vector<Tensor
       for (std::size_t i = 1; i < count; ++i) copies[i].push_back(slot(b.copies[i - 1], tensors[j].sizes(), offset));
       offset += padded(tensors[j]);
     }
-    if (b.requires_grad) record_broadcast(homes, copies, ledger);
+    if (b.requires_grad) record_broadcast(homes, copies, ledger, transport_);
     for (std::size_t i = 0; i < count; ++i) {
       for (std::size_t m = 0; m < b.members.size(); ++m) out[i][b.members[m]] = std::move(copies[i][m]);
     }
@@ -170,22 +169,33 @@ void ReplicaStore::make_bucket(const std::vector<Tensor>& tensors, const std::ve
   buckets_.push_back(std::move(b));
 }
 
-void ReplicaStore::update(Bucket& b, const std::vector<Tensor>& tensors, std::size_t device, const LedgerPtr& ledger) {
-  Tensor& copy = b.copies[device - 1];
-  std::vector<std::uint32_t>& seen = b.seen[device - 1];
+void ReplicaStore::update(Bucket& b, const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger) {
   std::vector<std::uint32_t> versions;
   for (std::size_t j : b.members) versions.push_back(tensors[j].version());
-  if (copy.defined()) versions.push_back(copy.version());
-  if (copy.defined() && versions == seen) return;
-  if (!copy.defined()) {
-    copy = empty(b.home.sizes(), b.home.dtype(), devices_[device]);
+  std::vector<std::size_t> stale;
+  std::vector<Tensor> targets;
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    Tensor& copy = b.copies[i];
+    if (!copy.defined()) copy = empty(b.home.sizes(), b.home.dtype(), devices_[i + 1]);
     versions.push_back(copy.version());
+    if (versions != b.seen[i]) {
+      stale.push_back(i);
+      targets.push_back(copy);
+    }
+    versions.pop_back();
   }
-  const PhaseScope scope(ledger.get(), Phase::Replicate, devices_[device], static_cast<std::int64_t>(b.home.nbytes()));
-  copy_values(copy, b.home);
-  bump_version(copy);
-  versions.back() = copy.version();
-  seen = std::move(versions);
+  if (stale.empty()) return;
+  {
+    std::deque<PhaseScope> scopes;
+    const auto bytes = static_cast<std::int64_t>(b.home.nbytes());
+    for (const Tensor& t : targets) scopes.emplace_back(ledger.get(), Phase::Replicate, t.device(), bytes);
+    transport_->broadcast(b.home, targets);
+  }
+  for (std::size_t i : stale) {
+    bump_version(b.copies[i]);
+    b.seen[i] = versions;
+    b.seen[i].push_back(b.copies[i].version());
+  }
 }
 
 }  // namespace tandem::parallel

@@ -17,7 +17,8 @@ namespace tandem::parallel {
 
 class ReplicaStore {
  public:
-  explicit ReplicaStore(std::vector<Device> devices) : devices_(std::move(devices)) {}
+  ReplicaStore(std::vector<Device> devices, TransportPtr transport)
+      : devices_(std::move(devices)), transport_(std::move(transport)) {}
 
   /// The module's tensors on the first `count` devices: result[i][j] stands for tensors(module)[j] on device i. Those
   /// of the first device share memory with the module. Recorded on the tape if grad mode is on.
@@ -45,9 +46,11 @@ class ReplicaStore {
   bool is_current(const std::vector<Tensor>& tensors) const;
   void rebuild(const std::vector<Tensor>& tensors);
   void make_bucket(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& members);
-  void update(Bucket& bucket, const std::vector<Tensor>& tensors, std::size_t device, const LedgerPtr& ledger);
+  /// Brings the bucket's copies on the first `count` devices up to date.
+  void update(Bucket& bucket, const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger);
 
   std::vector<Device> devices_;
+  TransportPtr transport_;
   std::vector<Member> members_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> loose_;  ///< tensors that cannot be moved: not leaves, views, or strided

@@ -1,5 +1,8 @@
 #pragma once
-// The formulas of TANDEM_UNARY_OPS. Each functor has
+// Elementwise formulas of one operand, written once for every kind of device.
+//
+// To add one: write its functor, name it in TANDEM_UNARY_OPS at the end, which makes it known to every backend and
+// declares the tensor function, and give its record in engine/ops/unary.cpp. Each functor has
 //   saves     what its derivative is computed from,
 //   integers  whether int32, int64 and uint8 have it too (never bool),
 //   forward(x), and backward(g, saved) = g * derivative, `saved` being the input or the output.
@@ -10,9 +13,11 @@
 #include "elementary.h"
 #include "hd.h"
 #include "integer.h"
-#include "ops.h"
 
 namespace tandem::kernels {
+
+/// What the derivative of a unary op is a function of, besides the incoming gradient.
+enum class Saves { Nothing, Input, Output };
 
 struct Neg {
   static constexpr Saves saves = Saves::Nothing;
@@ -274,6 +279,29 @@ struct Silu {
     return g * (s * (T(1) + x * (T(1) - s)));
   }
 };
+
+/// X(Functor, function name)
+#define TANDEM_UNARY_OPS(X) \
+  X(Neg, neg)               \
+  X(Abs, abs)               \
+  X(Sign, sign)             \
+  X(Exp, exp)               \
+  X(Log, log)               \
+  X(Sqrt, sqrt)             \
+  X(Rsqrt, rsqrt)           \
+  X(Reciprocal, reciprocal) \
+  X(Square, square)         \
+  X(Sin, sin)               \
+  X(Cos, cos)               \
+  X(Tanh, tanh)             \
+  X(Sigmoid, sigmoid)       \
+  X(Relu, relu)             \
+  X(Gelu, gelu)             \
+  X(Silu, silu)
+
+#define TANDEM_ENUMERATOR(Functor, name) Functor,
+enum class UnaryOp { TANDEM_UNARY_OPS(TANDEM_ENUMERATOR) };
+#undef TANDEM_ENUMERATOR
 
 /// What unary_backward wants for an op.
 constexpr Saves saves_of(UnaryOp op) {

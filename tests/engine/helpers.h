@@ -10,7 +10,7 @@
 #include "../../engine/error.h"
 #include "../../engine/op_record.h"
 #include "../../engine/ops.h"
-#include "../catch.h"
+#include "../devices.h"
 #include "../tolerance.h"
 
 namespace tandem::test {
@@ -18,20 +18,20 @@ namespace tandem::test {
 /// Calls f(device) for two devices of every kind there is.
 template <class F>
 void for_each_device(F f) {
-  for (const DeviceType type : {DeviceType::CPU, DeviceType::CUDA}) {
+  for (const DeviceType type : device_kinds()) {
     for (int i = 0; i < std::min(2, device_count(type)); ++i) f(Device{type, static_cast<std::int16_t>(i)});
   }
 }
 
 /// A float64 tensor of given values.
-inline Tensor f64(const std::vector<double>& values, const Shape& shape, Device device = cpu()) {
+inline Tensor f64(const std::vector<double>& values, const Shape& shape, Device device = get_default_device()) {
   return from_vector(values, shape, device);
 }
 inline Tensor f64(const std::vector<double>& values) {
   return from_vector(values, {static_cast<std::int64_t>(values.size())});
 }
 /// As f64, as a leaf that needs a gradient.
-inline Tensor leaf(const std::vector<double>& values, const Shape& shape, Device device = cpu()) {
+inline Tensor leaf(const std::vector<double>& values, const Shape& shape, Device device = get_default_device()) {
   return f64(values, shape, device).requires_grad_();
 }
 inline Tensor leaf(const std::vector<double>& values) { return f64(values).requires_grad_(); }
@@ -44,7 +44,7 @@ inline Tensor output_gradient(const Tensor& out) {
 }
 
 /// New leaves with the values of the inputs; the floating ones need gradients.
-inline Inputs leaves(const Inputs& inputs, Device device = cpu(), DType floating = kFloat64) {
+inline Inputs leaves(const Inputs& inputs, Device device = get_default_device(), DType floating = kFloat64) {
   Inputs result;
   for (const Tensor& x : inputs) {
     const bool numbers = is_floating(x.dtype());

@@ -10,6 +10,7 @@ using namespace tandem;
 using namespace tandem::test;
 
 TEST_CASE("autograd: gradients add up over every use", "[tape]") {
+  ON_EVERY_DEVICE(on);
   // micrograd PR 64: without topological order c.backward() gives 2.
   const Tensor a = leaf({1}, {});
   const Tensor b = a + a;
@@ -29,6 +30,7 @@ TEST_CASE("autograd: gradients add up over every use", "[tape]") {
 }
 
 TEST_CASE("autograd: a tensor saved for backward must not change", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor w = leaf({2, 3});
   const auto changed_by = [&](const std::function<void(Tensor&)>& change) {
     Tensor x = w * 2;
@@ -70,6 +72,7 @@ TEST_CASE("autograd: a tensor saved for backward must not change", "[tape]") {
 }
 
 TEST_CASE("autograd: leaves that need gradients change under no_grad only", "[tape]") {
+  ON_EVERY_DEVICE(on);
   Tensor w = leaf({1, 2, 3});
   CHECK_ERROR(w.add_(1), AutogradError, "add_: a leaf that requires a gradient");
   CHECK_ERROR(w.fill_(1), AutogradError, "NoGradGuard");
@@ -91,6 +94,7 @@ TEST_CASE("autograd: leaves that need gradients change under no_grad only", "[ta
 }
 
 TEST_CASE("autograd: pieces of split and unbind do not change while the tape records", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3, 4}, {2, 2});
   const Tensor y = x * 1;
   CHECK_ERROR(unbind(y)[0].mul_(2), AutogradError, "split, chunk or unbind");
@@ -109,6 +113,7 @@ TEST_CASE("autograd: pieces of split and unbind do not change while the tape rec
 }
 
 TEST_CASE("autograd: a second backward needs retain_graph", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3});
   const Tensor y = (x * x).sum();
   y.backward({}, true);
@@ -120,12 +125,13 @@ TEST_CASE("autograd: a second backward needs retain_graph", "[tape]") {
 }
 
 TEST_CASE("autograd: what backward and grad refuse", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3});
   const Tensor y = x * 2;
   CHECK_ERROR(y.backward(), AutogradError, "float64 (3)");
   CHECK_ERROR(y.backward(f64({1, 2})), ShapeError, "(2), wanted (3)");
   CHECK_ERROR(y.backward(ones({3})), DTypeError, "float32, wanted float64");
-  CHECK_ERROR(y.backward(ones({3}, kFloat64, cpu(1))), DeviceError, "cpu:1, wanted cpu:0");
+  CHECK_ERROR(y.backward(ones({3}, kFloat64, on(1))), DeviceError, str(on(1)) + ", wanted " + str(on(0)));
   CHECK_ERROR(f64({1}).backward(), AutogradError, "needs no gradient");
   CHECK_ERROR(Tensor().backward(), ValueError, "undefined");
   CHECK_ERROR(backward({}), ValueError, "no outputs");
@@ -144,12 +150,13 @@ TEST_CASE("autograd: what backward and grad refuse", "[tape]") {
   CHECK_ERROR(Tensor(y).requires_grad_(false), AutogradError, "detach()");
   CHECK_ERROR(x.set_grad(f64({1})), ShapeError, "set_grad");
   CHECK_ERROR(x.set_grad(ones({3})), DTypeError, "set_grad");
-  CHECK_ERROR(x.set_grad(ones({3}, kFloat64, cpu(1))), DeviceError, "set_grad");
+  CHECK_ERROR(x.set_grad(ones({3}, kFloat64, on(1))), DeviceError, "set_grad");
   CHECK_ERROR(y.set_grad(f64({1, 1, 1})), AutogradError, "leaf");
   CHECK_ERROR(f64({1}).register_hook([](const Tensor&) { return Tensor(); }), AutogradError, "needs no gradient");
 }
 
 TEST_CASE("autograd: grad leaves .grad alone and reaches inner tensors", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2});
   const Tensor y = x * 3;
   const Tensor z = (y * y).sum();
@@ -161,6 +168,7 @@ TEST_CASE("autograd: grad leaves .grad alone and reaches inner tensors", "[tape]
 }
 
 TEST_CASE("autograd: second derivatives", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({2, -1});
   const Tensor first = grad({(x * x * x).sum()}, {x}, {}, {.create_graph = true})[0];
   CHECK(has_values(first, {12, 3}));
@@ -179,6 +187,7 @@ TEST_CASE("autograd: second derivatives", "[tape]") {
 }
 
 TEST_CASE("autograd: no_grad and enable_grad", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2});
   Tensor view;
   {
@@ -211,6 +220,7 @@ TEST_CASE("autograd: no_grad and enable_grad", "[tape]") {
 }
 
 TEST_CASE("autograd: an absent gradient stays absent", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2});
   const Tensor unused = leaf({1});
   const Tensor z = x * 1;
@@ -241,6 +251,7 @@ TEST_CASE("autograd: an absent gradient stays absent", "[tape]") {
 }
 
 TEST_CASE("autograd: hooks", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2});
   std::vector<int> order;
 
@@ -317,6 +328,7 @@ TEST_CASE("autograd: hooks", "[tape]") {
 }
 
 TEST_CASE("autograd: retain_grad keeps the gradient of a non-leaf", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2});
   const Tensor y = x * 2;
   y.retain_grad();
@@ -331,6 +343,7 @@ TEST_CASE("autograd: retain_grad keeps the gradient of a non-leaf", "[tape]") {
 }
 
 TEST_CASE("autograd: an error in a node reaches the caller, and the next backward is right", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2});
   const auto chain = [&](int failing) {
     Tensor y = x * 1;
@@ -355,6 +368,7 @@ TEST_CASE("autograd: an error in a node reaches the caller, and the next backwar
 }
 
 TEST_CASE("autograd: anomaly mode names the operation that made a NaN", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({0, 4});
   // The gradient of sqrt at 0 is infinite; times 0 it is NaN.
   const auto loss = [&] { return where(gt(x, 0), sqrt(x), 0).sum(); };
@@ -365,6 +379,7 @@ TEST_CASE("autograd: anomaly mode names the operation that made a NaN", "[tape]"
 }
 
 TEST_CASE("autograd: checkpoint computes again what it did not keep", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = sample({4, 3}).requires_grad_();
   const Tensor w = sample({3, 3}, 1).requires_grad_();
   const auto block = [&](const Inputs& in) { return dropout(tanh(in[0].matmul(w)), 0.5); };
@@ -374,9 +389,9 @@ TEST_CASE("autograd: checkpoint computes again what it did not keep", "[tape]") 
     w.zero_grad();
     const Tensor y = checkpointed ? checkpoint(block, {x}) : block({x});
     rand({3});  // moves the generator before backward
-    const GeneratorState before = generator_state(cpu());
+    const GeneratorState before = generator_state(on(0));
     (y * y).sum().backward();
-    CHECK(generator_state(cpu()) == before);
+    CHECK(generator_state(on(0)) == before);
     return std::vector<Tensor>{y.detach(), x.grad().clone(), w.grad().clone()};
   };
   const auto wanted = run(false);
@@ -405,6 +420,7 @@ Tensor cube(const Tensor& x) {
 }  // namespace
 
 TEST_CASE("autograd: a function of one's own", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({2, -1});
   const Tensor y = cube(x);
   CHECK(has_values(y, {8, -1}));
@@ -416,6 +432,7 @@ TEST_CASE("autograd: a function of one's own", "[tape]") {
 }
 
 TEST_CASE("autograd: gradcheck refuses what it cannot check, and finds what is wrong") {
+  ON_EVERY_DEVICE(on);
   const auto same = [](const Inputs& in) { return std::vector<Tensor>{in[0] * 1}; };
   CHECK_ERROR(gradcheck(same, {sample({2}).to(kFloat32).requires_grad_()}), DTypeError, "float32 (2)");
   CHECK_ERROR(gradcheck(same, {sample({2})}), ValueError, "no input requires a gradient");
@@ -443,8 +460,9 @@ TEST_CASE("autograd: gradcheck refuses what it cannot check, and finds what is w
 }
 
 TEST_CASE("autograd: the tape as text", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3, 4}, {2, 2});
-  const Tensor y = sigmoid(x * 2).to(cpu(1)).sum();
+  const Tensor y = sigmoid(x * 2).to(on(1)).sum();
   const std::string table = tape_table(y);
   // Latest first; the leaf's accumulator is there, and the device of each node.
   std::size_t at = 0;
@@ -455,10 +473,10 @@ TEST_CASE("autograd: the tape as text", "[tape]") {
     at = next;
   }
   CHECK_THAT(table,
-             ContainsSubstring("accumulate") && ContainsSubstring("cpu:1") && ContainsSubstring("float64(2, 2)"));
+             ContainsSubstring("accumulate") && ContainsSubstring(str(on(1))) && ContainsSubstring("float64(2, 2)"));
 
   const std::string dot = tape_dot(y);
-  CHECK_THAT(dot, ContainsSubstring("digraph tape {") && ContainsSubstring("cluster_cpu:1") &&
+  CHECK_THAT(dot, ContainsSubstring("digraph tape {") && ContainsSubstring("cluster_" + str(on(1))) &&
                       ContainsSubstring("sigmoid\\nfloat64(2, 2)"));
   std::size_t arrows = 0;
   for (std::size_t i = dot.find("->"); i != std::string::npos; i = dot.find("->", i + 1)) ++arrows;

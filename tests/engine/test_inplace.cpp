@@ -7,6 +7,7 @@ using namespace tandem;
 using namespace tandem::test;
 
 TEST_CASE("inplace: a change of a view reaches its base, its siblings and the operand", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3, 4});
   const Tensor w = leaf({3}, {});
   const Tensor y = x * 2;
@@ -22,6 +23,7 @@ TEST_CASE("inplace: a change of a view reaches its base, its siblings and the op
 }
 
 TEST_CASE("inplace: a change of the base reaches a view made before", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3, 4});
   Tensor y = x * 2;
   const Tensor v = y.narrow(0, 1, 2);
@@ -35,6 +37,7 @@ TEST_CASE("inplace: a change of the base reaches a view made before", "[tape]") 
 }
 
 TEST_CASE("inplace: a buffer becomes part of the tape when something recorded is written into it", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({5, 6});
   Tensor buffer = zeros({4}, kFloat64);
   const Tensor before = buffer.narrow(0, 2, 2);
@@ -57,6 +60,7 @@ TEST_CASE("inplace: a buffer becomes part of the tape when something recorded is
 }
 
 TEST_CASE("inplace: filling part of a tensor stops the gradient there", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3});
   const Tensor y = x * 2;
   y[1].fill_(9);
@@ -66,6 +70,7 @@ TEST_CASE("inplace: filling part of a tensor stops the gradient there", "[tape]"
 }
 
 TEST_CASE("inplace: all forms of views", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor c = f64({1, 2, 3, 4, 5, 6}, {3, 2});
   const Tensor x = leaf({1, 1, 1, 1, 1, 1}, {2, 3});
   const Tensor y = x * 1;
@@ -100,6 +105,7 @@ TEST_CASE("inplace: all forms of views", "[tape]") {
 }
 
 TEST_CASE("inplace: elements that lie in one place twice are not changed", "[tape]") {
+  ON_EVERY_DEVICE(on);
   Tensor x = f64({1, 2}, {2, 1});
   CHECK_ERROR(x.expand({2, 3}).add_(1), ValueError, "overlapping memory");
   CHECK_ERROR(f64({1}).expand({3}).add_(1), ValueError, "strides (0)");
@@ -110,6 +116,7 @@ TEST_CASE("inplace: elements that lie in one place twice are not changed", "[tap
 }
 
 TEST_CASE("inplace: operands that share the tensor's memory are read first", "[tape]") {
+  ON_EVERY_DEVICE(on);
   Tensor a = f64({1, 2, 3, 4});
   a.slice(0, 1, {}).copy_(a.slice(0, {}, -1));
   CHECK(has_values(a, {1, 1, 2, 3}));
@@ -124,6 +131,7 @@ TEST_CASE("inplace: operands that share the tensor's memory are read first", "[t
 }
 
 TEST_CASE("inplace: forms of an op agree with it, and refuse what does not fit", "[tape]") {
+  ON_EVERY_DEVICE(on);
   struct Form {
     std::function<void(Tensor&)> change;
     std::function<Tensor(const Tensor&)> function;
@@ -188,13 +196,14 @@ TEST_CASE("inplace: forms of an op agree with it, and refuse what does not fit",
   CHECK_ERROR(n.clamp_(0.5, 2), DTypeError, "int64 (3)");
   CHECK_ERROR(n.pow_(-1), ValueError, "negative");
   CHECK_ERROR(n.normal_(), DTypeError, "int64 (3)");
-  CHECK_ERROR(a.add_(zeros({3}, kFloat64, cpu(1))), DeviceError, "cpu:1");
+  CHECK_ERROR(a.add_(zeros({3}, kFloat64, on(1))), DeviceError, str(on(1)));
   CHECK(has_values(a, {1, 2, 3}));
   CHECK(has_values(n, {1, 2, 3}));
   CHECK(a.version() == 0);
 }
 
 TEST_CASE("inplace: derivatives through mixtures of views and changes", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const std::vector<TensorFunction> functions = {
       // Pieces that feed each other.
       [](const Inputs& in) {
@@ -241,6 +250,7 @@ TEST_CASE("inplace: derivatives through mixtures of views and changes", "[tape]"
 }
 
 TEST_CASE("inplace: no mixture of saved tensors and changes makes a cycle", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const std::vector<std::function<void(const Tensor&, const Tensor&)>> mixtures = {
       [](const Tensor& x, const Tensor& w) {
         Tensor a = x * 1;
@@ -302,13 +312,13 @@ TEST_CASE("inplace: no mixture of saved tensors and changes makes a cycle", "[ta
   for (std::size_t i = 0; i < mixtures.size(); ++i) {
     INFO("mixture " << i);
     const std::int64_t nodes = live_nodes();
-    const std::size_t bytes = memory_stats(cpu()).allocated;
+    const std::size_t bytes = memory_stats(on(0)).allocated;
     for (int n = 0; n < 3; ++n) {
       const Tensor x = leaf({0.5, 2});
       const Tensor w = leaf({3, 4});
       mixtures[i](x, w);
     }
     CHECK(live_nodes() == nodes);
-    CHECK(memory_stats(cpu()).allocated == bytes);
+    CHECK(memory_stats(on(0)).allocated == bytes);
   }
 }

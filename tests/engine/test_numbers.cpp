@@ -21,6 +21,7 @@ Tensor gradient_of(const Tensor& x, const std::function<Tensor(const Tensor&)>& 
 }  // namespace
 
 TEST_CASE("numbers: softmax and its losses with large and infinite scores") {
+  ON_EVERY_DEVICE(on);
   for (const DType dtype : {kFloat32, kFloat64}) {
     const Tensor x = f64({1000, 0, -1000}, {1, 3}).to(dtype);
     CHECK(has_values(softmax(x, 1), {1, 0, 0}));
@@ -44,6 +45,7 @@ TEST_CASE("numbers: softmax and its losses with large and infinite scores") {
 }
 
 TEST_CASE("numbers: losses with ignored targets") {
+  ON_EVERY_DEVICE(on);
   // pytorch issues 70348, 75181: all of them ignored.
   const Tensor x = leaf({1, 2, 3}, {1, 3});
   const Tensor ignored = tensor({-100});
@@ -61,6 +63,7 @@ TEST_CASE("numbers: losses with ignored targets") {
 }
 
 TEST_CASE("numbers: NaN stays NaN") {
+  ON_EVERY_DEVICE(on);
   for (const DType dtype : {kFloat32, kFloat64}) {
     const Tensor x = f64({1, kNaN, 3, kNaN}).to(dtype);
     CHECK(std::isnan(x.max().item()));
@@ -88,6 +91,7 @@ TEST_CASE("numbers: NaN stays NaN") {
 }
 
 TEST_CASE("numbers: zeros and kinks") {
+  ON_EVERY_DEVICE(on);
   const Tensor zero = f64({0});
   CHECK(has_values(gradient_of(zero, tandem::sqrt), {kInf}));
   CHECK(has_values(log(zero), {-kInf}));
@@ -124,6 +128,7 @@ TEST_CASE("numbers: zeros and kinks") {
 }
 
 TEST_CASE("numbers: the gradient of a tie is shared, or goes one way, but is never doubled") {
+  ON_EVERY_DEVICE(on);
   const Tensor one = leaf({1, 5, 1});
   const Tensor two = leaf({1, 1, 5});
   maximum(one, two).sum().backward();
@@ -149,6 +154,7 @@ TEST_CASE("numbers: the gradient of a tie is shared, or goes one way, but is nev
 }
 
 TEST_CASE("numbers: gradients of what was broadcast are summed") {
+  ON_EVERY_DEVICE(on);
   // pytorch issue 13669; the bug gave 5436.56.
   const Tensor z = leaf({1}, {});
   const Tensor y = exp(z).sum() + (exp(z) - zeros({1000}, kFloat64)).sum();
@@ -165,6 +171,7 @@ TEST_CASE("numbers: gradients of what was broadcast are summed") {
 }
 
 TEST_CASE("numbers: the branch that where does not take") {
+  ON_EVERY_DEVICE(on);
   // pytorch issue 68425. The branch gets gradient 0; where its slope overflows, 0 times infinity is NaN, as in PyTorch.
   const auto f = [](const Tensor& a) { return where(le(a, 0), exp(a), a + 1); };
   CHECK(has_values(gradient_of(f64({100}), f), {1}));
@@ -172,6 +179,7 @@ TEST_CASE("numbers: the branch that where does not take") {
 }
 
 TEST_CASE("numbers: batch norm") {
+  ON_EVERY_DEVICE(on);
   // pytorch issues 1381, 4534: one value per channel.
   const Tensor mean_of = zeros({2}, kFloat64);
   const Tensor var_of = ones({2}, kFloat64);
@@ -202,6 +210,7 @@ TEST_CASE("numbers: batch norm") {
 }
 
 TEST_CASE("numbers: embedding with a padding row") {
+  ON_EVERY_DEVICE(on);
   const Tensor weight = leaf({1, 2, 3, 4, 5, 6}, {3, 2});
   const Tensor out = embedding(tensor({1, 0, 1, 2}), weight, 1);
   CHECK(has_values(out, {3, 4, 1, 2, 3, 4, 5, 6}));
@@ -213,6 +222,7 @@ TEST_CASE("numbers: embedding with a padding row") {
 }
 
 TEST_CASE("numbers: integers wrap around and never trap") {
+  ON_EVERY_DEVICE(on);
   constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const Tensor x = from_vector(std::vector<std::int64_t>{kMin, kMax, 0}, {3});
@@ -233,6 +243,7 @@ TEST_CASE("numbers: integers wrap around and never trap") {
 }
 
 TEST_CASE("numbers: long sums") {
+  ON_EVERY_DEVICE(on);
   // A running sum in float32 stops at 2^24.
   constexpr std::int64_t kMany = (1 << 24) + 2;
   CHECK(ones({kMany}).sum().item() == kMany);
@@ -252,6 +263,7 @@ TEST_CASE("numbers: long sums") {
 }
 
 TEST_CASE("numbers: more than 2^31 elements") {
+  ON_EVERY_DEVICE(on);
   const Tensor all = ones({1, 32769}, kUInt8).expand({65536, 32769});
   CHECK(all.numel() == std::int64_t{65536} * 32769);
   CHECK(all.sum().item<std::int64_t>() == std::int64_t{65536} * 32769);
@@ -269,25 +281,27 @@ TEST_CASE("numbers: more than 2 GiB of memory", "[.large]") {
 }
 
 TEST_CASE("numbers: denormals and signed zeros are kept") {
+  ON_EVERY_DEVICE(on);
   CHECK((f64({1e-310}) * 1).item() == 1e-310);
   CHECK((tensor({1e-40}) + 0).item() == Approx(1e-40).epsilon(1e-4));
   CHECK(std::signbit(f64({-0.0}).clone().item()));
   CHECK(std::signbit((-f64({0.0})).item()));
   // On a device's worker as well.
-  const Tensor x = leaf({1}, {}, cpu(1));
-  (x.to(cpu()) * 1e-310).backward();
+  const Tensor x = leaf({1}, {}, on(1));
+  (x.to(on(0)) * 1e-310).backward();
   CHECK(x.grad().item() == 1e-310);
 }
 
 TEST_CASE("numbers: ten thousand saved outputs leave nothing behind", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = leaf({0.5, 1, 2});
   (sigmoid(x) * exp(x)).sum().backward();
   const std::int64_t nodes = live_nodes();
-  const std::size_t bytes = memory_stats(cpu()).allocated;
+  const std::size_t bytes = memory_stats(on(0)).allocated;
   for (int i = 0; i < 10'000; ++i) {
     const Tensor y = sigmoid(x);
     (y * exp(y) * softmax(y, 0)).sum().backward();
   }
   CHECK(live_nodes() == nodes);
-  CHECK(memory_stats(cpu()).allocated == bytes);
+  CHECK(memory_stats(on(0)).allocated == bytes);
 }

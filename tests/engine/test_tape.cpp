@@ -59,8 +59,9 @@ class Threads {
 }  // namespace
 
 TEST_CASE("tape: a million nodes on a small stack", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const std::int64_t nodes = live_nodes();
-  const std::size_t bytes = memory_stats(cpu()).allocated;
+  const std::size_t bytes = memory_stats(on(0)).allocated;
   double gradient = 0;
   std::int64_t longest = 0;
   on_small_stack(256 * 1024, [&] {
@@ -79,10 +80,11 @@ TEST_CASE("tape: a million nodes on a small stack", "[tape]") {
   CHECK(gradient == 1);
   CHECK(longest == 1'000'001);
   CHECK(live_nodes() == nodes);
-  CHECK(memory_stats(cpu()).allocated == bytes);
+  CHECK(memory_stats(on(0)).allocated == bytes);
 }
 
 TEST_CASE("tape: a deep graph of sums", "[tape]") {
+  ON_EVERY_DEVICE(on);
   // pytorch issue 5534.
   const Tensor x = leaf({1}, {});
   Tensor y = x;
@@ -92,6 +94,7 @@ TEST_CASE("tape: a deep graph of sums", "[tape]") {
 }
 
 TEST_CASE("tape: threads add to shared leaves", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const std::int64_t nodes = live_nodes();
   constexpr int kThreads = 4;
   constexpr int kRuns = 100;
@@ -112,6 +115,7 @@ TEST_CASE("tape: threads add to shared leaves", "[tape]") {
 }
 
 TEST_CASE("tape: of two threads on one graph, one may be refused; nothing is counted twice", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Tensor w = leaf({1, 2, 3});
   Tensor y = w * 1;
   for (int i = 0; i < 20; ++i) y = y * 1;
@@ -136,14 +140,18 @@ TEST_CASE("tape: of two threads on one graph, one may be refused; nothing is cou
 
 namespace {
 
-/// A net that is spread over all four devices: y = sum over devices d of tanh(x_d W_d) on cpu:0.
+/// A net that is spread over all four devices: y = sum over devices d of tanh(x_d W_d) on the
+/// first. The kind is the default device's.
 struct Spread {
+  DeviceType type = get_default_device().type;
   std::vector<Tensor> inputs, weights;
+
+  Device place(int i) const { return {type, static_cast<std::int16_t>(i)}; }
 
   Spread() {
     for (int d = 0; d < 4; ++d) {
-      inputs.push_back(sample({6, 5}, d).to(cpu(d)).requires_grad_());
-      weights.push_back(sample({5, 7}, d + 4).to(cpu(d)).requires_grad_());
+      inputs.push_back(sample({6, 5}, d).to(place(d)).requires_grad_());
+      weights.push_back(sample({5, 7}, d + 4).to(place(d)).requires_grad_());
     }
   }
   /// Every device sends its part to its neighbour first, so that gradients go back and forth.
@@ -151,8 +159,8 @@ struct Spread {
     Tensor total = zeros({6, 7}, kFloat64);
     for (int d = 0; d < 4; ++d) {
       const Tensor mine = tandem::tanh(inputs[d].matmul(weights[d]));
-      const Tensor neighbours = sigmoid(mine.to(cpu((d + 1) % 4)) * 0.5);
-      total = total + neighbours.to(cpu()) * (d + 1.0) + mine.to(cpu());
+      const Tensor neighbours = sigmoid(mine.to(place((d + 1) % 4)) * 0.5);
+      total = total + neighbours.to(place(0)) * (d + 1.0) + mine.to(place(0));
     }
     return total;
   }
@@ -171,12 +179,13 @@ struct Spread {
 }  // namespace
 
 TEST_CASE("tape: a graph over four devices has the gradients of one device, bit for bit each time", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const std::int64_t nodes = live_nodes();
   {
     const Spread net;
     const std::vector<Tensor> first = net.gradients();
 
-    // The same sums on cpu:0 alone.
+    // The same sums on one device alone.
     std::vector<Tensor> x;
     std::vector<Tensor> w;
     Tensor total = zeros({6, 7}, kFloat64);
@@ -188,7 +197,7 @@ TEST_CASE("tape: a graph over four devices has the gradients of one device, bit 
     }
     (total * total).sum().backward();
     for (std::size_t d = 0; d < 4; ++d) {
-      CHECK(first[d].device() == cpu(static_cast<int>(d)));
+      CHECK(first[d].device() == on(static_cast<int>(d)));
       CHECK(close(first[d], x[d].grad(), 1e-12, 1e-12));
       CHECK(close(first[4 + d], w[d].grad(), 1e-12, 1e-12));
     }
@@ -201,6 +210,7 @@ TEST_CASE("tape: a graph over four devices has the gradients of one device, bit 
 }
 
 TEST_CASE("tape: each device's nodes run on its worker, those of a single device in the caller", "[tape]") {
+  ON_EVERY_DEVICE(on);
   std::mutex mutex;
   std::set<std::thread::id> seen;
   const auto watch = [&](const Tensor& t) {
@@ -210,7 +220,7 @@ TEST_CASE("tape: each device's nodes run on its worker, those of a single device
       return Tensor();
     });
   };
-  const Tensor alone = leaf({1}, {}, cpu(2));
+  const Tensor alone = leaf({1}, {}, on(2));
   const Tensor y = alone * 2;
   watch(y);
   y.backward();
@@ -219,9 +229,9 @@ TEST_CASE("tape: each device's nodes run on its worker, those of a single device
   seen.clear();
   Tensor total = zeros({}, kFloat64);
   for (int d = 0; d < 4; ++d) {
-    const Tensor part = leaf({1}, {}, cpu(d)) * 2;
+    const Tensor part = leaf({1}, {}, on(d)) * 2;
     watch(part);
-    total = total + part.to(cpu());
+    total = total + part.to(on(0));
   }
   total.backward();
   CHECK(seen.size() == 4);
@@ -229,6 +239,7 @@ TEST_CASE("tape: each device's nodes run on its worker, those of a single device
 }
 
 TEST_CASE("tape: an error on one device reaches the caller, and the devices work on", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const std::int64_t nodes = live_nodes();
   {
     const Spread net;
@@ -247,6 +258,7 @@ TEST_CASE("tape: an error on one device reaches the caller, and the devices work
 }
 
 TEST_CASE("tape: backward inside backward on other devices does not deadlock", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Spread inner;
   const std::vector<Tensor> wanted = inner.gradients();
   const Spread outer;
@@ -265,12 +277,14 @@ TEST_CASE("tape: backward inside backward on other devices does not deadlock", "
 }
 
 TEST_CASE("tape: two threads on graphs over the same devices", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const Spread one;
   const Spread two;
   const std::vector<Tensor> wanted = one.gradients();
   std::atomic<int> wrong{0};
   {
     const Threads threads(2, [&](int thread) {
+      const DefaultDeviceGuard device(on(0));
       for (int run = 0; run < 20; ++run) {
         const std::vector<Tensor> again = (thread == 0 ? one : two).gradients();
         for (std::size_t i = 0; i < wanted.size(); ++i) wrong += !same_bits(wanted[i], again[i]);
@@ -281,27 +295,29 @@ TEST_CASE("tape: two threads on graphs over the same devices", "[tape]") {
 }
 
 TEST_CASE("tape: an observer sees the time of each device", "[tape]") {
+  ON_EVERY_DEVICE(on);
   struct Spans final : Observer {
     std::mutex mutex;
     std::set<Device> devices;
     bool forward_in_time = true;
-    void span(const char* name, Device device, std::int64_t begin, std::int64_t end, std::int64_t) override {
+    void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t) override {
       const std::scoped_lock lock(mutex);
       if (std::string(name) == "backward") devices.insert(device);
-      forward_in_time = forward_in_time && begin <= end;
+      forward_in_time = forward_in_time && begin.time_ns() <= end.time_ns();
     }
   } spans;
   const Spread net;
   const ContextGuard guard(context());
   context().observer = &spans;
   net.gradients();
-  CHECK(spans.devices == std::set{cpu(0), cpu(1), cpu(2), cpu(3)});
+  CHECK(spans.devices == std::set{on(0), on(1), on(2), on(3)});
   CHECK(spans.forward_in_time);
 }
 
 TEST_CASE("tape: ten thousand steps leave nothing behind", "[tape]") {
+  ON_EVERY_DEVICE(on);
   const std::int64_t nodes = live_nodes();
-  const std::size_t bytes = memory_stats(cpu()).allocated;
+  const std::size_t bytes = memory_stats(on(0)).allocated;
   {
     const Tensor x = sample({8, 4}).to(kFloat32) / 4;
     const Tensor y = (sample({8, 1}, 3).to(kFloat32)) / 4;
@@ -319,17 +335,17 @@ TEST_CASE("tape: ten thousand steps leave nothing behind", "[tape]") {
     };
     const double first = step();
     const std::int64_t nodes_between = live_nodes();
-    const MemoryStats between = memory_stats(cpu());
+    const MemoryStats between = memory_stats(on(0));
     double last = 0;
     for (int i = 0; i < 10'000; ++i) last = step();
     CHECK(live_nodes() == nodes_between);
-    CHECK(memory_stats(cpu()).allocated == between.allocated);
-    CHECK(memory_stats(cpu()).reserved == between.reserved);
-    CHECK(memory_stats(cpu()).peak == between.peak);
+    CHECK(memory_stats(on(0)).allocated == between.allocated);
+    CHECK(memory_stats(on(0)).reserved == between.reserved);
+    CHECK(memory_stats(on(0)).peak == between.peak);
     // As PyTorch 1.13.
     CHECK(first == Approx(0.3199290633).epsilon(1e-5));
     CHECK(last == Approx(0.2833714187).epsilon(1e-4));
   }
   CHECK(live_nodes() == nodes);
-  CHECK(memory_stats(cpu()).allocated == bytes);
+  CHECK(memory_stats(on(0)).allocated == bytes);
 }

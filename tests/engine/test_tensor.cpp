@@ -9,6 +9,7 @@ using namespace tandem;
 using namespace tandem::test;
 
 TEST_CASE("tensor: shapes that do not fit are named") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = zeros({2, 3});
   CHECK_ERROR(a + zeros({4}), ShapeError, "add: shapes (2, 3) and (4)");
   CHECK_ERROR(where(gt(a, 0), zeros({2}), a), ShapeError, "(2)");
@@ -49,9 +50,10 @@ TEST_CASE("tensor: shapes that do not fit are named") {
 }
 
 TEST_CASE("tensor: dtypes that an op does not take are named") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = zeros({2, 3});
   const Tensor whole = zeros({2, 3}, kInt64);
-  CHECK_ERROR(mean(whole), DTypeError, "mean: wanted a floating tensor, got int64 (2, 3) on cpu:0");
+  CHECK_ERROR(mean(whole), DTypeError, "mean: wanted a floating tensor, got int64 (2, 3) on " + str(on(0)));
   CHECK_ERROR(var(whole), DTypeError, "int64");
   CHECK_ERROR(whole.matmul(a.t()), DTypeError, "int64");
   CHECK_ERROR(softmax(whole, 0), DTypeError, "int64");
@@ -66,22 +68,24 @@ TEST_CASE("tensor: dtypes that an op does not take are named") {
   CHECK_ERROR(-gt(a, 0), DTypeError, "bool");
   CHECK_ERROR(rand({2}, kInt32), DTypeError, "int32");
   CHECK_ERROR(randint(0, 2, {2}, kBool), DTypeError, "bool");
-  CHECK_ERROR(a.data<double>(), DTypeError, "float32 (2, 3) on cpu:0, not float64");
+  CHECK_ERROR(a.data<double>(), DTypeError, "float32 (2, 3) on " + str(on(0)) + ", not float64");
   CHECK(a.data<float>() == a.data_ptr());
 }
 
 TEST_CASE("tensor: two devices do not mix") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = zeros({2, 3});
-  const Tensor b = zeros({2, 3}, kFloat32, cpu(1));
-  CHECK_ERROR(a + b, DeviceError, "float32 (2, 3) on cpu:0 and float32 (2, 3) on cpu:1");
-  CHECK_ERROR(a * zeros({}, kFloat64, cpu(1)), DeviceError, "cpu:1");
-  CHECK_ERROR(cat({a, b}), DeviceError, "cpu:1");
-  CHECK_ERROR(eq(a, b), DeviceError, "cpu:1");
-  CHECK(equal(a.to(cpu(1)), b));
-  CHECK(Tensor(a).copy_(b).device() == cpu(0));
+  const Tensor b = zeros({2, 3}, kFloat32, on(1));
+  CHECK_ERROR(a + b, DeviceError, "float32 (2, 3) on " + str(on(0)) + " and float32 (2, 3) on " + str(on(1)));
+  CHECK_ERROR(a * zeros({}, kFloat64, on(1)), DeviceError, str(on(1)));
+  CHECK_ERROR(cat({a, b}), DeviceError, str(on(1)));
+  CHECK_ERROR(eq(a, b), DeviceError, str(on(1)));
+  CHECK(equal(a.to(on(1)), b));
+  CHECK(Tensor(a).copy_(b).device() == on(0));
 }
 
 TEST_CASE("tensor: undefined tensors are refused") {
+  ON_EVERY_DEVICE(on);
   const Tensor none;
   const Tensor a = zeros({2});
   CHECK_FALSE(none.defined());
@@ -99,16 +103,21 @@ TEST_CASE("tensor: undefined tensors are refused") {
 }
 
 TEST_CASE("tensor: indices and dimensions out of range are named") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = f64({1, 2, 3, 4, 5, 6}, {2, 3});
-  CHECK_ERROR(index_select(a, 0, tensor({0, 2})), IndexError, "index 2 at position 1 is out of range: wanted 0 to 1");
-  CHECK_ERROR(index_select(a, 1, tensor({-1})), IndexError, "index -1 at position 0");
-  CHECK_ERROR(index_add(a, 0, tensor({5}), zeros({1, 3}, kFloat64)), IndexError, "index 5");
-  CHECK_ERROR(gather(a, 1, from_vector(std::vector<std::int64_t>{0, 3}, {2, 1})), IndexError, "index 3 at position 1");
-  CHECK_ERROR(scatter_add(a, 1, zeros({2, 1}, kInt64) - 1, ones({2, 1}, kFloat64)), IndexError, "index -1");
-  CHECK_ERROR(embedding(tensor({1, 7}), a), IndexError, "index 7 at position 1");
-  CHECK_ERROR(cross_entropy(a, tensor({0, 3})), IndexError, "3");
-  CHECK_ERROR(cross_entropy(a, tensor({-1, 0})), IndexError, "-1");
-  CHECK_ERROR(nll_loss(a, tensor({0, 3})), IndexError, "3");
+  // On a CUDA device, the index is met when the kernel has run.
+  const auto waited = [&](const Tensor&) { synchronize(on(0)); };
+  CHECK_ERROR(waited(index_select(a, 0, tensor({0, 2}))), IndexError,
+              "index 2 at position 1 is out of range: wanted 0 to 1");
+  CHECK_ERROR(waited(index_select(a, 1, tensor({-1}))), IndexError, "index -1 at position 0");
+  CHECK_ERROR(waited(index_add(a, 0, tensor({5}), zeros({1, 3}, kFloat64))), IndexError, "index 5");
+  CHECK_ERROR(waited(gather(a, 1, from_vector(std::vector<std::int64_t>{0, 3}, {2, 1}))), IndexError,
+              "index 3 at position 1");
+  CHECK_ERROR(waited(scatter_add(a, 1, zeros({2, 1}, kInt64) - 1, ones({2, 1}, kFloat64))), IndexError, "index -1");
+  CHECK_ERROR(waited(embedding(tensor({1, 7}), a)), IndexError, "index 7 at position 1");
+  CHECK_ERROR(waited(cross_entropy(a, tensor({0, 3}))), IndexError, "3");
+  CHECK_ERROR(waited(cross_entropy(a, tensor({-1, 0}))), IndexError, "-1");
+  CHECK_ERROR(waited(nll_loss(a, tensor({0, 3}))), IndexError, "3");
   CHECK_ERROR(embedding(tensor({1}), a, 2), ValueError, "padding_idx 2");
   CHECK(has_values(a, {1, 2, 3, 4, 5, 6}));
 
@@ -128,6 +137,7 @@ TEST_CASE("tensor: indices and dimensions out of range are named") {
 }
 
 TEST_CASE("tensor: values out of range are named") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = zeros({2, 3});
   CHECK_ERROR(zeros({2, -1}), ValueError, "must not be negative, got (2, -1)");
   CHECK_ERROR(zeros({std::int64_t{1} << 40, std::int64_t{1} << 30}), ValueError, "2^63 - 1 bytes");
@@ -168,10 +178,11 @@ TEST_CASE("tensor: values out of range are named") {
 }
 
 TEST_CASE("tensor: nothing and single numbers") {
+  ON_EVERY_DEVICE(on);
   const Tensor none = zeros({0, 3}, kFloat64);
   CHECK(none.sum().item() == 0);
   CHECK(std::isnan(none.mean().item()));
-  CHECK_ERROR(none.max(), ValueError, "float64 (0, 3) on cpu:0 has no elements");
+  CHECK_ERROR(none.max(), ValueError, "float64 (0, 3) on " + str(on(0)) + " has no elements");
   CHECK_ERROR(none.argmax(), ValueError, "no elements");
   CHECK_ERROR(max(none, 0), ValueError, "dimension 0");
   CHECK(max(none, 1).first.sizes() == Shape{0});
@@ -202,6 +213,7 @@ TEST_CASE("tensor: nothing and single numbers") {
 }
 
 TEST_CASE("tensor: views share memory, and copies do not") {
+  ON_EVERY_DEVICE(on);
   Tensor x = arange(12).reshape({3, 4});
   CHECK(x.strides() == Shape{4, 1});
   const Tensor t = x.t();
@@ -241,7 +253,7 @@ TEST_CASE("tensor: views share memory, and copies do not") {
   CHECK(tensor({1, 2}).unsqueeze(1).expand({3, -1, 2}).strides() == Shape{0, 1, 0});
 
   // A view keeps the memory of a base that is gone.
-  const std::size_t before = memory_stats(cpu()).allocated;
+  const std::size_t before = memory_stats(on(0)).allocated;
   {
     Tensor view;
     {
@@ -249,12 +261,13 @@ TEST_CASE("tensor: views share memory, and copies do not") {
       view = base.slice(0, 99'990, {}, 3);
     }
     CHECK(has_values(view, {99990, 99993, 99996, 99999}));
-    CHECK(memory_stats(cpu()).allocated > before + 700'000);
+    CHECK(memory_stats(on(0)).allocated > before + 700'000);
   }
-  CHECK(memory_stats(cpu()).allocated == before);
+  CHECK(memory_stats(on(0)).allocated == before);
 }
 
 TEST_CASE("tensor: slices are Python's") {
+  ON_EVERY_DEVICE(on);
   const auto python = [](std::int64_t n, std::optional<std::int64_t> start, std::optional<std::int64_t> end,
                          std::int64_t step) {
     // PySlice_AdjustIndices.
@@ -296,6 +309,7 @@ TEST_CASE("tensor: slices are Python's") {
 }
 
 TEST_CASE("tensor: dtypes promote as in PyTorch") {
+  ON_EVERY_DEVICE(on);
   constexpr DType kAll[] = {kBool, kUInt8, kInt32, kInt64, kFloat32, kFloat64};
   const std::string letters = "builfd";
   // torch.result_type of PyTorch 1.13; a row per dtype of the first operand.
@@ -338,6 +352,7 @@ TEST_CASE("tensor: dtypes promote as in PyTorch") {
 }
 
 TEST_CASE("tensor: reading and converting") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = tensor({-1.75, 0.0, 2.5, 300.0});
   CHECK(x.to(kInt32).to_vector<std::int32_t>() == std::vector<std::int32_t>{-1, 0, 2, 300});
   CHECK(x.to(kBool).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{1, 0, 1, 1});
@@ -364,35 +379,38 @@ TEST_CASE("tensor: reading and converting") {
 }
 
 TEST_CASE("tensor: printing") {
+  ON_EVERY_DEVICE(on);
   const auto print = [](const Tensor& t) {
     std::ostringstream out;
     out << t;
     return out.str();
   };
   CHECK(print(Tensor()) == "tensor(undefined)");
-  CHECK(print(scalar_tensor(2.5)) == "tensor(2.5, float32 () on cpu:0)");
-  CHECK(print(tensor({1, -2, 3})) == "tensor([1, -2, 3], int64 (3) on cpu:0)");
-  CHECK(print(tensor({1, 0}).to(kBool)) == "tensor([true, false], bool (2) on cpu:0)");
-  CHECK(print(f64({1, 2, 3, 1e-7}, {2, 2})) == "tensor([[1, 2],\n        [3, 1e-07]], float64 (2, 2) on cpu:0)");
-  CHECK(print(zeros({0, 2})) == "tensor([], float32 (0, 2) on cpu:0)");
-  CHECK(print(leaf({1})) == "tensor([1], float64 (1) on cpu:0, requires_grad)");
-  CHECK(print(leaf({1}) * 2) == "tensor([2], float64 (1) on cpu:0, grad_fn=mul)");
-  CHECK(print(arange(2000)) == "tensor([0, 1, 2, ..., 1997, 1998, 1999], int64 (2000) on cpu:0)");
-  CHECK(print(tensor({1.0}, kFloat32, cpu(1))) == "tensor([1], float32 (1) on cpu:1)");
+  CHECK(print(scalar_tensor(2.5)) == "tensor(2.5, float32 () on " + str(on(0)) + ")");
+  CHECK(print(tensor({1, -2, 3})) == "tensor([1, -2, 3], int64 (3) on " + str(on(0)) + ")");
+  CHECK(print(tensor({1, 0}).to(kBool)) == "tensor([true, false], bool (2) on " + str(on(0)) + ")");
+  CHECK(print(f64({1, 2, 3, 1e-7}, {2, 2})) ==
+        "tensor([[1, 2],\n        [3, 1e-07]], float64 (2, 2) on " + str(on(0)) + ")");
+  CHECK(print(zeros({0, 2})) == "tensor([], float32 (0, 2) on " + str(on(0)) + ")");
+  CHECK(print(leaf({1})) == "tensor([1], float64 (1) on " + str(on(0)) + ", requires_grad)");
+  CHECK(print(leaf({1}) * 2) == "tensor([2], float64 (1) on " + str(on(0)) + ", grad_fn=mul)");
+  CHECK(print(arange(2000)) == "tensor([0, 1, 2, ..., 1997, 1998, 1999], int64 (2000) on " + str(on(0)) + ")");
+  CHECK(print(tensor({1.0}, kFloat32, on(1))) == "tensor([1], float32 (1) on " + str(on(1)) + ")");
   CHECK(describe(Tensor()) == "undefined");
-  CHECK(describe(zeros({2, 3})) == "float32 (2, 3) on cpu:0");
+  CHECK(describe(zeros({2, 3})) == "float32 (2, 3) on " + str(on(0)));
 }
 
 TEST_CASE("tensor: set_data moves an identity") {
+  ON_EVERY_DEVICE(on);
   const Tensor w = ones({2, 3}).requires_grad_();
   const Tensor same = w;
   w.sum().backward();
-  w.set_data(full({2, 3}, 4, kFloat64, cpu(1)));
-  CHECK(same.device() == cpu(1));
+  w.set_data(full({2, 3}, 4, kFloat64, on(1)));
+  CHECK(same.device() == on(1));
   CHECK(same.dtype() == kFloat64);
   CHECK(has_values(same, std::vector<double>(6, 4)));
   CHECK(same.requires_grad());
-  CHECK(same.grad().device() == cpu(1));
+  CHECK(same.grad().device() == on(1));
   CHECK(same.grad().dtype() == kFloat64);
   (w * w).sum().backward();
   CHECK(has_values(w.grad(), std::vector<double>(6, 9)));

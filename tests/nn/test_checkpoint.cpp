@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "../catch.h"
+#include "../devices.h"
 #include "files.h"
 
 using namespace tandem;
@@ -63,6 +63,7 @@ std::vector<double> all_values(nn::Module& m) {
 }  // namespace
 
 TEST_CASE("a resumed run has the same losses, bit for bit, dropout and data order included", "[checkpoint]") {
+  ON_EVERY_DEVICE(on);
   const testing::TempDir dir;
   manual_seed(4);
   Training whole;
@@ -81,6 +82,7 @@ TEST_CASE("a resumed run has the same losses, bit for bit, dropout and data orde
 }
 
 TEST_CASE("every truncation of a checkpoint is refused and changes nothing", "[checkpoint]") {
+  ON_EVERY_DEVICE(on);
   const testing::TempDir dir;
   manual_seed(4);
   Training t;
@@ -102,6 +104,7 @@ TEST_CASE("every truncation of a checkpoint is refused and changes nothing", "[c
 }
 
 TEST_CASE("a checkpoint of something else is refused as a whole", "[checkpoint]") {
+  ON_EVERY_DEVICE(on);
   const testing::TempDir dir;
   Training t;
   t.run(2);
@@ -122,6 +125,7 @@ TEST_CASE("a checkpoint of something else is refused as a whole", "[checkpoint]"
 }
 
 TEST_CASE("Python computes the same logits from saved weights, and its file loads", "[checkpoint][python]") {
+  ON_EVERY_DEVICE(on);
   const std::string script = testing::check_safetensors();
   if (script.empty()) {
     WARN("skipped: there is no Python with numpy");

@@ -10,7 +10,7 @@
 #include "../../nn/init.h"
 #include "../../nn/layers.h"
 #include "../../nn/sequential.h"
-#include "../catch.h"
+#include "../devices.h"
 
 using namespace tandem;
 
@@ -46,6 +46,7 @@ std::string error_of(F f) {
 }  // namespace
 
 TEST_CASE("Linear is x W^T + b", "[layers]") {
+  ON_EVERY_DEVICE(on);
   nn::Linear layer{3, 2};
   layer.to(kFloat64);
   layer.load_state_dict({{"weight", counting({2, 3})}, {"bias", tensor({0.5, -1.0}, kFloat64)}});
@@ -59,6 +60,7 @@ TEST_CASE("Linear is x W^T + b", "[layers]") {
 }
 
 TEST_CASE("Conv2d gives PyTorch's values", "[layers]") {
+  ON_EVERY_DEVICE(on);
   nn::Conv2d layer{1, 2, 3, {.stride = 2, .padding = 1}};
   layer.to(kFloat64);
   layer.load_state_dict({{"weight", (counting({2, 1, 3, 3}, 0) - 8) / 10}, {"bias", tensor({0.5, -0.5}, kFloat64)}});
@@ -69,6 +71,7 @@ TEST_CASE("Conv2d gives PyTorch's values", "[layers]") {
 }
 
 TEST_CASE("BatchNorm normalises and keeps running statistics", "[layers]") {
+  ON_EVERY_DEVICE(on);
   Tensor x = counting({1, 2, 4, 4}) / 8;
   x = cat({x.narrow(1, 0, 1), x.narrow(1, 1, 1) * 2}, 1);
   x = cat({x, x * x});
@@ -96,6 +99,7 @@ TEST_CASE("BatchNorm normalises and keeps running statistics", "[layers]") {
 }
 
 TEST_CASE("BatchNorm without momentum averages over all batches", "[layers]") {
+  ON_EVERY_DEVICE(on);
   nn::BatchNorm1d norm{2, {.momentum = {}}};
   const Tensor x = tensor({1.0, 2.0, 3.0, 6.0}).reshape({2, 2});
   norm(x);
@@ -110,6 +114,7 @@ TEST_CASE("BatchNorm without momentum averages over all batches", "[layers]") {
 }
 
 TEST_CASE("BatchNorm moves its statistics in place, off the tape", "[layers]") {
+  ON_EVERY_DEVICE(on);
   nn::BatchNorm1d norm{2};
   const Tensor mean = norm.running_mean, batches = norm.num_batches_tracked;
   const Tensor x = randn({4, 2});
@@ -121,6 +126,7 @@ TEST_CASE("BatchNorm moves its statistics in place, off the tape", "[layers]") {
 }
 
 TEST_CASE("LayerNorm gives PyTorch's values", "[layers]") {
+  ON_EVERY_DEVICE(on);
   nn::LayerNorm norm{4};
   norm.to(kFloat64);
   const Tensor x = tensor({1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 8.0}, kFloat64).reshape({2, 4});
@@ -131,6 +137,7 @@ TEST_CASE("LayerNorm gives PyTorch's values", "[layers]") {
 }
 
 TEST_CASE("Embedding looks rows up and does not train its padding", "[layers]") {
+  ON_EVERY_DEVICE(on);
   nn::Embedding table{4, 2, {.padding_idx = -4}};
   check_values(table.weight.select(0, 0).detach(), {0, 0});
   const Tensor index = tensor({3, 0, 3}).reshape({3, 1});
@@ -142,6 +149,7 @@ TEST_CASE("Embedding looks rows up and does not train its padding", "[layers]") 
 }
 
 TEST_CASE("layers without parameters", "[layers]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = tensor({-1.0, 0.0, 2.0}, kFloat64);
   check_values(nn::ReLU{}(x), {0, 0, 2});
   check_values(nn::GELU{}(x), {-0.15865525393145702, 0, 1.9544997361036416});  // PyTorch's
@@ -163,6 +171,7 @@ TEST_CASE("layers without parameters", "[layers]") {
 }
 
 TEST_CASE("losses", "[layers]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = tensor({1.0, 2.0, 4.0}, kFloat64), y = tensor({1.0, 0.0, 0.0}, kFloat64);
   check_values(nn::MSELoss{}(x, y), {20.0 / 3});
   check_values(nn::MSELoss{{.reduction = Reduction::Sum}}(x, y), {20});
@@ -175,6 +184,7 @@ TEST_CASE("losses", "[layers]") {
 }
 
 TEST_CASE("Dropout works in training only", "[layers]") {
+  ON_EVERY_DEVICE(on);
   manual_seed(7);
   nn::Dropout drop{0.25};
   const Tensor x = ones({10000});
@@ -187,6 +197,7 @@ TEST_CASE("Dropout works in training only", "[layers]") {
 }
 
 TEST_CASE("Sequential chains", "[layers]") {
+  ON_EVERY_DEVICE(on);
   nn::Sequential net{nn::Linear{4, 8}, nn::ReLU{}, nn::Linear{8, 2}};
   const Tensor x = randn({3, 4});
   CHECK(equal(net(x), net.get<2>()(relu(net.get<0>()(x)))));
@@ -197,6 +208,7 @@ TEST_CASE("Sequential chains", "[layers]") {
 }
 
 TEST_CASE("construction repeats with the seed", "[layers][init]") {
+  ON_EVERY_DEVICE(on);
   manual_seed(3);
   const nn::Linear a{5, 4}, b{5, 4};
   manual_seed(3);
@@ -207,6 +219,7 @@ TEST_CASE("construction repeats with the seed", "[layers][init]") {
 }
 
 TEST_CASE("layers start from PyTorch's distributions", "[layers][init]") {
+  ON_EVERY_DEVICE(on);
   manual_seed(11);
   const nn::Linear linear{100, 300};
   check_moments(linear.weight, 0, 0.01 / 3);
@@ -218,6 +231,7 @@ TEST_CASE("layers start from PyTorch's distributions", "[layers][init]") {
 }
 
 TEST_CASE("initialisers", "[init]") {
+  ON_EVERY_DEVICE(on);
   using namespace nn::init;
   manual_seed(5);
   Tensor w = empty({60, 20, 3, 3});
@@ -245,6 +259,7 @@ TEST_CASE("initialisers", "[init]") {
 }
 
 TEST_CASE("layers refuse sizes that make no sense", "[layers]") {
+  ON_EVERY_DEVICE(on);
   CHECK(error_of([] { nn::Linear{0, 2}; }) == "Linear: in_features must be at least 1, got 0");
   CHECK(error_of([] {
           nn::Conv2d{3, 4, 3, {.groups = 2}};

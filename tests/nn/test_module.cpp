@@ -10,7 +10,7 @@
 #include "../../nn/layers.h"
 #include "../../nn/optim.h"
 #include "../../nn/sequential.h"
-#include "../catch.h"
+#include "../devices.h"
 
 using namespace tandem;
 
@@ -77,6 +77,7 @@ using Names = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("fields are found by name, in order", "[module]") {
+  ON_EVERY_DEVICE(on);
   Zoo zoo;
   CHECK(names(zoo.named_parameters()) == Names{"scale", "stack.0.weight", "stack.0.bias", "stack.1.weight", "pair.0",
                                                "pair.1", "named.a.weight", "named.a.bias", "named.b.weight",
@@ -97,6 +98,7 @@ TEST_CASE("fields are found by name, in order", "[module]") {
 }
 
 TEST_CASE("a parameter is a leaf that requires a gradient", "[module]") {
+  ON_EVERY_DEVICE(on);
   const nn::Parameter p = ones({2});
   CHECK(p.requires_grad());
   Tensor x = ones({2});
@@ -113,6 +115,7 @@ TEST_CASE("a parameter is a leaf that requires a gradient", "[module]") {
 }
 
 TEST_CASE("train, eval, freezing and zero_grad reach everything", "[module]") {
+  ON_EVERY_DEVICE(on);
   Zoo zoo;
   zoo.eval();
   for (const auto& [name, m] : zoo.named_modules()) CHECK(!m->training);
@@ -133,6 +136,7 @@ TEST_CASE("train, eval, freezing and zero_grad reach everything", "[module]") {
 }
 
 TEST_CASE("a copy shares tensors, a deep copy has its own", "[module]") {
+  ON_EVERY_DEVICE(on);
   Tied net;
   Tied copy = net;
   CHECK(copy.in.weight.is_same(net.in.weight));
@@ -153,6 +157,7 @@ TEST_CASE("a copy shares tensors, a deep copy has its own", "[module]") {
 }
 
 TEST_CASE("ties are listed once, saved under each name, and last", "[module]") {
+  ON_EVERY_DEVICE(on);
   Tied net;
   CHECK(names(net.named_parameters()) == Names{"in.weight", "out.bias"});
   CHECK(names(net.state_dict()) == Names{"in.weight", "out.weight", "out.bias"});
@@ -164,18 +169,19 @@ TEST_CASE("ties are listed once, saved under each name, and last", "[module]") {
   CHECK(net.out.weight.is_same(before));
   CHECK(before.dtype() == kFloat64);
 
-  net.to(cpu(1));
-  CHECK(before.device() == cpu(1));
+  net.to(on(1));
+  CHECK(before.device() == on(1));
   CHECK(net.out.weight.is_same(before));
 
   const std::vector<double> old = before.to_vector();
-  sum(net(ones({1, 3}, kFloat64, cpu(1)))).backward();
+  sum(net(ones({1, 3}, kFloat64, on(1)))).backward();
   const std::vector<double> grad = before.grad().to_vector();
   optimizer.step();
   for (std::size_t i = 0; i < old.size(); ++i) CHECK(before.to_vector()[i] == Approx(old[i] - 0.5 * grad[i]));
 }
 
 TEST_CASE("to converts floating tensors and their gradients only", "[module]") {
+  ON_EVERY_DEVICE(on);
   nn::BatchNorm1d norm{2};
   norm(tensor({1.0, 2.0, 3.0, 6.0}).reshape({2, 2})).sum().backward();
   norm.to(kFloat64);
@@ -188,6 +194,7 @@ TEST_CASE("to converts floating tensors and their gradients only", "[module]") {
 }
 
 TEST_CASE("a state dict goes round", "[module]") {
+  ON_EVERY_DEVICE(on);
   manual_seed(1);
   nn::Sequential a{nn::Linear{3, 4}, nn::BatchNorm1d{4}};
   nn::Sequential b{nn::Linear{3, 4}, nn::BatchNorm1d{4}};
@@ -211,13 +218,14 @@ TEST_CASE("a state dict goes round", "[module]") {
   CHECK(twins.get<0>().weight.item() == second);
   CHECK(twins.get<1>().weight.item() == first);
 
-  b.to(cpu(1));
+  b.to(on(1));
   b.load_state_dict(a.state_dict());
-  CHECK(b.get<0>().weight.device() == cpu(1));
-  CHECK(equal(b.get<0>().weight.to(cpu(0)), a.get<0>().weight));
+  CHECK(b.get<0>().weight.device() == on(1));
+  CHECK(equal(b.get<0>().weight.to(on(0)), a.get<0>().weight));
 }
 
 TEST_CASE("load_state_dict lists every difference and then changes nothing", "[module]") {
+  ON_EVERY_DEVICE(on);
   Mlp net;
   const std::vector<double> before = net.fc1.weight.to_vector();
   const nn::StateDict bad{{"fc1.weight", zeros({4, 3})},         {"fc1.bias", zeros({5})},
@@ -226,11 +234,15 @@ TEST_CASE("load_state_dict lists every difference and then changes nothing", "[m
   CHECK(error_of([&] { net.load_state_dict(bad); }) ==
         "load_state_dict: the state does not fit Mlp:\n"
         "  fc1.weight: given twice\n"
-        "  fc1.bias: wanted float32 (4), got float32 (5) on cpu:0\n"
-        "  fc2.weight: wanted float32 (2, 4), got int64 (2, 4) on cpu:0\n"
-        "  fc2.bias: missing\n"
-        "  fc3.weight: unexpected\n"
-        "  fc9.bias: unexpected");
+        "  fc1.bias: wanted float32 (4), got float32 (5) on " +
+            str(on(0)) +
+            "\n"
+            "  fc2.weight: wanted float32 (2, 4), got int64 (2, 4) on " +
+            str(on(0)) +
+            "\n"
+            "  fc2.bias: missing\n"
+            "  fc3.weight: unexpected\n"
+            "  fc9.bias: unexpected");
   CHECK(net.fc1.weight.to_vector() == before);
 
   const nn::LoadReport report = net.load_state_dict({{"fc1.bias", ones({4})}, {"extra", ones({1})}}, false);
@@ -242,6 +254,7 @@ TEST_CASE("load_state_dict lists every difference and then changes nothing", "[m
 }
 
 TEST_CASE("rebinding makes a replica of a copy", "[module]") {
+  ON_EVERY_DEVICE(on);
   Tied net;
   Tied replica = net;
   int calls = 0;
@@ -261,6 +274,7 @@ TEST_CASE("rebinding makes a replica of a copy", "[module]") {
 }
 
 TEST_CASE("hooks see arguments and results", "[module]") {
+  ON_EVERY_DEVICE(on);
   Mlp net;
   const Tensor x = ones({2, 3});
   std::string log;
@@ -302,6 +316,7 @@ TEST_CASE("hooks see arguments and results", "[module]") {
 }
 
 TEST_CASE("forward may take and return anything", "[module]") {
+  ON_EVERY_DEVICE(on);
   const auto count = [](int& n) {
     return [&n](nn::Module&, const std::vector<Tensor>& in, std::vector<Tensor>& out) {
       n = static_cast<int>(10 * in.size() + out.size());
@@ -331,6 +346,7 @@ TEST_CASE("forward may take and return anything", "[module]") {
 }
 
 TEST_CASE("modules print as PyTorch's", "[module]") {
+  ON_EVERY_DEVICE(on);
   nn::Sequential net{nn::Sequential{nn::Conv2d{1, 8, 3, {.padding = 1, .bias = false}}, nn::BatchNorm2d{8}, nn::ReLU{},
                                     nn::MaxPool2d{2}},
                      nn::Dropout{0.25}, nn::Linear{128, 10}};

@@ -9,7 +9,7 @@
 #include "../../engine/ops.h"
 #include "../../nn/optim.h"
 #include "../../nn/schedule.h"
-#include "../catch.h"
+#include "../devices.h"
 
 using namespace tandem;
 using namespace tandem::optim;
@@ -81,6 +81,7 @@ std::string error_of(F f) {
 // The trajectories are PyTorch's.
 
 TEST_CASE("SGD", "[optim]") {
+  ON_EVERY_DEVICE(on);
   check_trajectory<SGD, SGDOptions>({.lr = 0.1}, {{0.9, -1.6, 2.1}, {0.81, -1.28, 1.47}, {0.729, -1.024, 1.029}});
   check_trajectory<SGD, SGDOptions>({.lr = 0.1, .momentum = 0.9},
                                     {{0.9, -1.6, 2.1}, {0.72, -0.92, 0.66}, {0.486, -0.124, -0.834}});
@@ -94,6 +95,7 @@ TEST_CASE("SGD", "[optim]") {
 }
 
 TEST_CASE("Adam", "[optim]") {
+  ON_EVERY_DEVICE(on);
   check_trajectory<Adam, AdamOptions>({.lr = 0.1}, {{0.900000001, -1.90000000025, 2.90000000011111},
                                                     {0.800412229712338, -1.8001664861157, 2.80010270730287},
                                                     {0.701586274504415, -1.70062339204647, 2.70038152328172}});
@@ -104,6 +106,7 @@ TEST_CASE("Adam", "[optim]") {
 }
 
 TEST_CASE("AdamW", "[optim]") {
+  ON_EVERY_DEVICE(on);
   check_trajectory<AdamW, AdamWOptions>({.lr = 0.1}, {{0.899000001, -1.89800000025, 2.89700000011111},
                                                       {0.798519028188779, -1.7962725886448, 2.79420929308099},
                                                       {0.698911184715693, -1.69494451438498, 2.69170364928079}});
@@ -114,6 +117,7 @@ TEST_CASE("AdamW", "[optim]") {
 }
 
 TEST_CASE("parameters without gradient and frozen ones stay, tied ones move once", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor used = leaf({1}), unused = leaf({2});
   Tensor frozen = leaf({3});
   SGD optimizer({used, unused, frozen, used}, {.lr = 1, .weight_decay = 0.5});
@@ -128,6 +132,7 @@ TEST_CASE("parameters without gradient and frozen ones stay, tied ones move once
 }
 
 TEST_CASE("zero_grad clears or fills", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor p = leaf({1, 2, 3});
   SGD optimizer({p});
   backward_of(p);
@@ -140,6 +145,7 @@ TEST_CASE("zero_grad clears or fills", "[optim]") {
 }
 
 TEST_CASE("a transposed parameter and gradient", "[optim]") {
+  ON_EVERY_DEVICE(on);
   Tensor p = tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, kFloat64).reshape({2, 3}).t().detach();
   p.requires_grad_();
   REQUIRE(!p.is_contiguous());
@@ -152,6 +158,7 @@ TEST_CASE("a transposed parameter and gradient", "[optim]") {
 }
 
 TEST_CASE("a step is an in-place change for the tape", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor p = leaf({1, 2, 3});
   SGD optimizer({p}, {.lr = 0.1});
   const Tensor loss = sum(p * p);
@@ -165,17 +172,19 @@ TEST_CASE("a step is an in-place change for the tape", "[optim]") {
 }
 
 TEST_CASE("state follows a parameter to another dtype and device", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor p = leaf({1, -2, 3}, kFloat32);
   SGD optimizer({p}, {.lr = 0.1, .momentum = 0.9});
   backward_of(p);
   optimizer.step();
-  p.set_data(p.detach().to(kFloat64).to(cpu(1)));
-  p.set_grad(tensor({0.9, -3.2, 6.3}, kFloat64, cpu(1)));
+  p.set_data(p.detach().to(kFloat64).to(on(1)));
+  p.set_grad(tensor({0.9, -3.2, 6.3}, kFloat64, on(1)));
   optimizer.step();
   check_values(p, {0.72, -0.92, 0.66}, 1e-6);
 }
 
 TEST_CASE("a failing step changes nothing", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = leaf({1}), b = leaf({2});
   Adam optimizer({a, b}, {.lr = 1});
   a.set_grad(ones({1}, kFloat64));
@@ -192,6 +201,7 @@ TEST_CASE("a failing step changes nothing", "[optim]") {
 }
 
 TEST_CASE("optimizers refuse what makes no sense", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor p = leaf({1});
   CHECK(error_of([&] { SGD({p}, {.lr = -0.1}); }) == "SGD: lr must be at least 0 and finite, got -0.1");
   CHECK(error_of([&] { SGD({p}, {.lr = kNan}); }) == "SGD: lr must be at least 0 and finite, got nan");
@@ -201,7 +211,7 @@ TEST_CASE("optimizers refuse what makes no sense", "[optim]") {
   CHECK(error_of([&] { AdamW({p}, {.beta2 = kNan}); }) == "AdamW: beta2 must be in [0, 1), got nan");
   CHECK(error_of([&] { AdamW({p}, {.eps = -1}); }) == "AdamW: eps must be at least 0 and finite, got -1");
   CHECK(error_of([] { SGD(std::vector<Tensor>{}); }) == "SGD: there are no parameters");
-  CHECK(error_of([&] { SGD({p, p * 2}); }) == "SGD: parameter 1 is not a floating leaf: float64 (1) on cpu:0");
+  CHECK(error_of([&] { SGD({p, p * 2}); }) == "SGD: parameter 1 is not a floating leaf: float64 (1) on " + str(on(0)));
   CHECK_THROWS_AS(SGD({p, tensor({1})}), ValueError);
   CHECK_THROWS_AS(SGD({Tensor()}), ValueError);
   SGD optimizer({p});
@@ -211,6 +221,7 @@ TEST_CASE("optimizers refuse what makes no sense", "[optim]") {
 }
 
 TEST_CASE("load_state lists every difference and then changes nothing", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor p = leaf({1, -2, 3}), q = leaf({1});
   Adam optimizer({p, q}, {.lr = 0.1});
   backward_of(p);
@@ -225,11 +236,13 @@ TEST_CASE("load_state lists every difference and then changes nothing", "[optim]
         "load_state: the state does not fit this Adam:\n"
         "  wanted the state of Adam, got that of SGD\n"
         "  weight_decay: missing\n"
-        "  0.exp_avg: wanted float64 (3), got float64 (4) on cpu:0\n"
-        "  0.exp_avg_sq: missing\n"
-        "  1.step: wanted a count, got 0.5\n"
-        "  7: unexpected\n"
-        "  0.velocity: unexpected");
+        "  0.exp_avg: wanted float64 (3), got float64 (4) on " +
+            str(on(0)) +
+            "\n"
+            "  0.exp_avg_sq: missing\n"
+            "  1.step: wanted a count, got 0.5\n"
+            "  7: unexpected\n"
+            "  0.velocity: unexpected");
   bad = good;
   bad.numbers[1].second = 1.5;
   CHECK(error_of([&] { optimizer.load_state(bad); }) == "Adam: beta1 must be in [0, 1), got 1.5");
@@ -245,6 +258,7 @@ TEST_CASE("load_state lists every difference and then changes nothing", "[optim]
 }
 
 TEST_CASE("clip_grad_norm_", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = leaf({0, 0}), b = leaf({0, 0}), none = leaf({1});
   a.set_grad(tensor({3.0, 0.0}, kFloat64));
   b.set_grad(tensor({4.0, 12.0}, kFloat64));
@@ -266,6 +280,7 @@ TEST_CASE("clip_grad_norm_", "[optim]") {
 }
 
 TEST_CASE("clip_grad_value_", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = leaf({0, 0, 0});
   a.set_grad(tensor({3.0, -0.5, -9.0}, kFloat64));
   clip_grad_value_({a, leaf({1})}, 2);
@@ -274,6 +289,7 @@ TEST_CASE("clip_grad_value_", "[optim]") {
 }
 
 TEST_CASE("schedules give PyTorch's rates", "[optim]") {
+  ON_EVERY_DEVICE(on);
   const auto rates = [](auto make) {
     SGD optimizer({leaf({1})}, {.lr = 0.5});
     auto schedule = make(optimizer);
@@ -294,6 +310,7 @@ TEST_CASE("schedules give PyTorch's rates", "[optim]") {
 }
 
 TEST_CASE("a schedule resumes", "[optim]") {
+  ON_EVERY_DEVICE(on);
   SGD optimizer({leaf({1})}, {.lr = 1});
   StepLR schedule(optimizer, 2, 0.5);
   schedule.step();

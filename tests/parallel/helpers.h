@@ -6,14 +6,9 @@
 #include <vector>
 
 #include "../catch.h"
+#include "../devices.h"
 
 namespace tandem::test {
-
-inline std::vector<Device> cpus(int count) {
-  std::vector<Device> devices;
-  for (int i = 0; i < count; ++i) devices.push_back(cpu(i));
-  return devices;
-}
 
 /// y = x w^T with w given.
 struct Scale : nn::Module {

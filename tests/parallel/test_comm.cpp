@@ -25,41 +25,45 @@ TEST_CASE("chunks follow PyTorch's rule", "[comm]") {
 }
 
 TEST_CASE("scatter cuts along a dimension and keeps a view on the source's device", "[comm]") {
+  ON_EVERY_DEVICE(on);
   const Tensor x = integers({5, 4});
   for (const std::int64_t dim : {0, 1, -1, -2}) {
-    const auto chunks = scatter(x, cpus(2), dim);
+    const auto chunks = scatter(x, on.first(2), dim);
     REQUIRE(chunks.size() == 2);
-    CHECK(chunks[0].device() == cpu(0));
-    CHECK(chunks[1].device() == cpu(1));
+    CHECK(chunks[0].device() == on(0));
+    CHECK(chunks[1].device() == on(1));
     CHECK(chunks[0].data_ptr() == x.data_ptr());
     const std::int64_t n = chunks[0].size(dim);
     CHECK(n == (x.size(dim) + 1) / 2);
     CHECK(equal(chunks[0], x.narrow(dim, 0, n)));
-    CHECK(equal(chunks[1].to(cpu(0)), x.narrow(dim, n, x.size(dim) - n)));
+    CHECK(equal(chunks[1].to(on(0)), x.narrow(dim, n, x.size(dim) - n)));
   }
 }
 
 TEST_CASE("scatter's gradient is put together again, and absent parts count as zero", "[comm]") {
+  ON_EVERY_DEVICE(on);
   Tensor x = integers({4, 4}).requires_grad_();
-  const auto halves = scatter(x, cpus(2));
+  const auto halves = scatter(x, on.first(2));
   halves[0].backward(full({2, 4}, 2, kFloat64));
   CHECK(equal(x.grad(), cat({full({2, 4}, 2, kFloat64), zeros({2, 4}, kFloat64)})));
 }
 
 TEST_CASE("gather puts tensors from anywhere on one device", "[comm]") {
+  ON_EVERY_DEVICE(on);
   const Tensor a = integers({2, 3}, 1);
-  const Tensor b = integers({1, 3}, 2).to(cpu(1));
-  const Tensor out = gather(std::vector{a, b}, cpu(2));
-  CHECK(out.device() == cpu(2));
-  CHECK(equal(out.to(cpu(0)), cat({a, b.to(cpu(0))})));
-  const Tensor scalars = gather(std::vector{scalar_tensor(1.5), scalar_tensor(2.5, kFloat32, cpu(1))}, cpu(0), 1);
+  const Tensor b = integers({1, 3}, 2).to(on(1));
+  const Tensor out = gather(std::vector{a, b}, on(2));
+  CHECK(out.device() == on(2));
+  CHECK(equal(out.to(on(0)), cat({a, b.to(on(0))})));
+  const Tensor scalars = gather(std::vector{scalar_tensor(1.5), scalar_tensor(2.5, kFloat32, on(1))}, on(0), 1);
   CHECK(scalars.sizes() == Shape{2});
   CHECK(values(scalars) == std::vector<double>{1.5, 2.5});
 }
 
 TEST_CASE("gather names what does not fit", "[comm]") {
+  ON_EVERY_DEVICE(on);
   try {
-    gather(std::vector{zeros({2, 3}), zeros({2, 4}, kFloat32, cpu(1))}, cpu(0));
+    gather(std::vector{zeros({2, 3}), zeros({2, 4}, kFloat32, on(1))}, on(0));
     FAIL("no error");
   } catch (const ShapeError& e) {
     const std::string text = e.what();
@@ -67,17 +71,18 @@ TEST_CASE("gather names what does not fit", "[comm]") {
     CHECK(text.find("(2, 4)") != std::string::npos);
     CHECK(text.find("(2, 3)") != std::string::npos);
   }
-  CHECK_THROWS_AS(gather(std::vector<Tensor>{}, cpu(0)), ValueError);
-  CHECK_THROWS_AS(gather(std::vector{zeros({1}), zeros({})}, cpu(0)), ShapeError);
+  CHECK_THROWS_AS(gather(std::vector<Tensor>{}, on(0)), ValueError);
+  CHECK_THROWS_AS(gather(std::vector{zeros({1}), zeros({})}, on(0)), ShapeError);
 }
 
 TEST_CASE("broadcast aliases at home and copies elsewhere; its gradient is the sum in device order", "[comm]") {
+  ON_EVERY_DEVICE(on);
   Tensor x = tensor({1.0, 2.0}, kFloat64).requires_grad_();
-  const auto copies = broadcast(x, cpus(3));
+  const auto copies = broadcast(x, on.first(3));
   CHECK(copies[0].data_ptr() == x.data_ptr());
   for (int i = 0; i < 3; ++i) {
     const Tensor& c = copies[static_cast<std::size_t>(i)];
-    CHECK(c.device() == cpu(i));
+    CHECK(c.device() == on(i));
     CHECK_FALSE(c.is_leaf());
     CHECK(values(c) == std::vector<double>{1, 2});
   }
@@ -89,39 +94,43 @@ TEST_CASE("broadcast aliases at home and copies elsewhere; its gradient is the s
 }
 
 TEST_CASE("a tensor that no device used gets no gradient", "[comm]") {
+  ON_EVERY_DEVICE(on);
   Tensor a = tensor({1.0}).requires_grad_();
   Tensor b = tensor({1.0}).requires_grad_();
   const std::vector<Tensor> both{a, b};
-  const auto copies = broadcast_coalesced(both, cpus(2));
+  const auto copies = broadcast_coalesced(both, on.first(2));
   backward({copies[1][0].sum()});
   CHECK(values(a.grad()) == std::vector<double>{1});
   CHECK_FALSE(b.grad().defined());
 }
 
 TEST_CASE("integer and frozen tensors are broadcast without a place on the tape", "[comm]") {
+  ON_EVERY_DEVICE(on);
   const std::vector<Tensor> mixed{tensor({1, 2, 3}), ones({2}), ones({}, kFloat64).requires_grad_()};
-  const auto copies = broadcast_coalesced(mixed, cpus(2));
-  CHECK(equal(copies[1][0].to(cpu(0)), mixed[0]));
+  const auto copies = broadcast_coalesced(mixed, on.first(2));
+  CHECK(equal(copies[1][0].to(on(0)), mixed[0]));
   CHECK_FALSE(copies[1][0].requires_grad());
   CHECK_FALSE(copies[1][1].requires_grad());
   CHECK(copies[1][2].requires_grad());
 }
 
 TEST_CASE("reduce_add sums in device order, leaves out absent tensors, and checks shapes", "[comm]") {
+  ON_EVERY_DEVICE(on);
   const std::vector<std::vector<Tensor>> rows{
       {ones({2}), Tensor(), Tensor()},
-      {full({2}, 2, kFloat32, cpu(1)), full({3}, 5, kFloat32, cpu(1)), Tensor()},
+      {full({2}, 2, kFloat32, on(1)), full({3}, 5, kFloat32, on(1)), Tensor()},
   };
-  const auto sums = reduce_add_coalesced(rows, cpu(0));
+  const auto sums = reduce_add_coalesced(rows, on(0));
   CHECK(values(sums[0]) == std::vector<double>{3, 3});
   CHECK(values(sums[1]) == std::vector<double>{5, 5, 5});
   CHECK_FALSE(sums[2].defined());
-  CHECK(sums[1].device() == cpu(0));
-  CHECK_THROWS_AS(reduce_add(std::vector{ones({2}), ones({3}, kFloat32, cpu(1))}, cpu(0)), ShapeError);
+  CHECK(sums[1].device() == on(0));
+  CHECK_THROWS_AS(reduce_add(std::vector{ones({2}), ones({3}, kFloat32, on(1))}, on(0)), ShapeError);
 }
 
 TEST_CASE("the parts can be differentiated twice", "[comm]") {
-  const auto leaf = [](const Shape& s, int v, Device d = cpu(0)) {
+  ON_EVERY_DEVICE(on);
+  const auto leaf = [](const Shape& s, int v, Device d = get_default_device()) {
     return (integers(s, v) / 4).to(d).requires_grad_();
   };
   const auto squares = [](std::vector<Tensor> parts) {
@@ -129,25 +138,45 @@ TEST_CASE("the parts can be differentiated twice", "[comm]") {
     return parts;
   };
   SECTION("scatter") {
-    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares(scatter(x[0], cpus(2))); };
+    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares(scatter(x[0], on.first(2))); };
     CHECK(gradcheck(f, {leaf({3, 2}, 1)}).error == "");
     CHECK(gradgradcheck(f, {leaf({3, 2}, 1)}).error == "");
   }
   SECTION("gather") {
-    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares({gather(x, cpu(0), 1)}); };
-    const std::vector<Tensor> in{leaf({2, 2}, 1), leaf({2, 1}, 2, cpu(1))};
+    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares({gather(x, on(0), 1)}); };
+    const std::vector<Tensor> in{leaf({2, 2}, 1), leaf({2, 1}, 2, on(1))};
     CHECK(gradcheck(f, in).error == "");
     CHECK(gradgradcheck(f, in).error == "");
   }
   SECTION("broadcast") {
-    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares(broadcast(x[0], cpus(3))); };
+    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares(broadcast(x[0], on.first(3))); };
     CHECK(gradcheck(f, {leaf({3}, 1)}).error == "");
     CHECK(gradgradcheck(f, {leaf({3}, 1)}).error == "");
   }
   SECTION("reduce_add") {
-    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares({reduce_add(x, cpu(0))}); };
-    const std::vector<Tensor> in{leaf({3}, 1), leaf({3}, 2, cpu(1))};
+    const TensorFunction f = [&](const std::vector<Tensor>& x) { return squares({reduce_add(x, on(0))}); };
+    const std::vector<Tensor> in{leaf({3}, 1), leaf({3}, 2, on(1))};
     CHECK(gradcheck(f, in).error == "");
     CHECK(gradgradcheck(f, in).error == "");
   }
+}
+
+TEST_CASE("the transport is NCCL between different GPUs, copies elsewhere; both give the same values", "[comm]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model;
+  model.to(kFloat64);
+  set_integers(model);
+  const Tensor x = integers({9, 6}, 2);
+  std::vector<std::vector<double>> results;
+  for (const bool nccl : {true, false}) {
+    model.zero_grad();
+    parallel::DataParallel net(model, on.first(3), {.nccl = nccl});
+    if (on.are_cpus() || !nccl) CHECK(net.transport().name() == std::string("copies"));
+    const Tensor out = net(x);
+    sum(out * out).backward();
+    results.push_back(values(out.detach()));
+    for (const Tensor& p : model.parameters()) results.push_back(values(p.grad()));
+  }
+  const std::size_t half = results.size() / 2;
+  for (std::size_t i = 0; i < half; ++i) CHECK(results[i] == results[half + i]);
 }

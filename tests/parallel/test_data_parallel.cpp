@@ -40,6 +40,7 @@ Run run(M& model, const std::vector<Device>& devices, const Args&... args) {
 }  // namespace
 
 TEST_CASE("any number of devices and any batch give exactly one device's results on integers", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
   model.to(kFloat64);
   set_integers(model);
@@ -48,7 +49,7 @@ TEST_CASE("any number of devices and any batch give exactly one device's results
     const Run one = run(model, {}, x);
     for (const int k : {1, 2, 3, 4}) {
       INFO("batch " << batch << " on " << k);
-      const Run many = run(model, cpus(k), x);
+      const Run many = run(model, on.first(k), x);
       CHECK(equal(many.out, one.out));
       for (std::size_t i = 0; i < one.grads.size(); ++i) CHECK(equal(many.grads[i], one.grads[i]));
     }
@@ -56,9 +57,10 @@ TEST_CASE("any number of devices and any batch give exactly one device's results
 }
 
 TEST_CASE("weights are updated: w = 3, x = [1, 2], lr 0.1 gives 2.7", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Scale model;
   optim::SGD sgd(model.parameters(), {.lr = 0.1});
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const Tensor x = tensor({1.0, 2.0});
   net(x).sum().backward();
   CHECK(model.w.grad().item() == 3);
@@ -68,8 +70,9 @@ TEST_CASE("weights are updated: w = 3, x = [1, 2], lr 0.1 gives 2.7", "[dp]") {
 }
 
 TEST_CASE("an empty batch runs one replica and keeps the result's shape", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
-  DataParallel net(model, cpus(3));
+  DataParallel net(model, on.first(3));
   const Tensor out = net(zeros({0, 6}));
   CHECK(out.sizes() == Shape{0, 3});
   sum(out).backward();
@@ -85,22 +88,24 @@ struct Mean : nn::Module {
 }  // namespace
 
 TEST_CASE("scalars become a vector with one element per replica, for every number of devices", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mean model;
   const Tensor x = tensor({1.0, 2.0, 3.0, 6.0});
-  CHECK(values(DataParallel(model, cpus(1))(x)) == std::vector<double>{3});
-  CHECK(values(DataParallel(model, cpus(2))(x)) == std::vector<double>{1.5, 4.5});
-  CHECK(values(DataParallel(model, cpus(4))(x)) == std::vector<double>{1, 2, 3, 6});
+  CHECK(values(DataParallel(model, on.first(1))(x)) == std::vector<double>{3});
+  CHECK(values(DataParallel(model, on.first(2))(x)) == std::vector<double>{1.5, 4.5});
+  CHECK(values(DataParallel(model, on.first(4))(x)) == std::vector<double>{1, 2, 3, 6});
 }
 
 TEST_CASE("the output device can be any device", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
   const Tensor x = randn({4, 6});
   const Tensor want = model(x).detach();
   for (const int home : {0, 1, 3}) {
-    DataParallel net(model, cpus(2), {.output_device = cpu(home)});
+    DataParallel net(model, on.first(2), {.output_device = on(home)});
     const Tensor out = net(x);
-    CHECK(out.device() == cpu(home));
-    CHECK(allclose(out.detach().to(cpu(0)), want));
+    CHECK(out.device() == on(home));
+    CHECK(allclose(out.detach().to(on(0)), want));
   }
 }
 
@@ -113,10 +118,11 @@ struct Rows : nn::Module {
 }  // namespace
 
 TEST_CASE("another dimension can be the batch", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Rows model;
   const Tensor x = integers({3, 5}, 2);
   for (const std::int64_t dim : {1, -1}) {
-    DataParallel net(model, cpus(2), {.dim = dim});
+    DataParallel net(model, on.first(2), {.dim = dim});
     CHECK(equal(net(x).detach(), model(x).detach()));
   }
 }
@@ -145,8 +151,9 @@ struct TreeModel : nn::Module {
 }  // namespace
 
 TEST_CASE("arguments and results are trees; 0-dim tensors and other values go to every replica", "[dp]") {
+  ON_EVERY_DEVICE(on);
   TreeModel model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const Tensor a = integers({5, 2}, 1);
   const Tensor b = integers({5, 2}, 2);
   Tensor scale = scalar_tensor(3, kFloat64).requires_grad_();
@@ -175,8 +182,9 @@ struct Two : nn::Module {
 }  // namespace
 
 TEST_CASE("tensors of different batch size are refused before any replica runs", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Two model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   try {
     net(zeros({5, 1}), zeros({1, 1}));
     FAIL("no error");
@@ -190,8 +198,9 @@ TEST_CASE("tensors of different batch size are refused before any replica runs",
 }
 
 TEST_CASE("buffers of replica 0 are the module's", "[dp]") {
+  ON_EVERY_DEVICE(on);
   nn::BatchNorm1d model(2);
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const Tensor x = from_vector(std::vector<float>{0, 0, 2, 4, 100, 100, 100, 104}, {4, 2});
   net(x);
   // Statistics of the first chunk alone: means 1 and 2, unbiased variances 2 and 8.
@@ -215,12 +224,13 @@ struct Tied : nn::Module {
 }  // namespace
 
 TEST_CASE("tied parameters stay tied and get the sum of their gradients", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Tied model;
   model.to(kFloat64);
   set_integers(model);
   const Tensor x = integers({4, 3}, 5);
   const Run one = run(model, {}, x);
-  const Run two = run(model, cpus(2), x);
+  const Run two = run(model, on.first(2), x);
   REQUIRE(one.grads.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) CHECK(equal(one.grads[i], two.grads[i]));
 }
@@ -242,9 +252,10 @@ struct Partial : nn::Module {
 }  // namespace
 
 TEST_CASE("parameters: frozen ones cost nothing, unused ones get no gradient, forward sees its own", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Partial model;
   model.frozen.requires_grad_(false);
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   net(ones({4, 3})).sum().backward();
   CHECK(model.used.weight.grad().defined());
   CHECK_FALSE(model.unused.weight.grad().defined());
@@ -253,8 +264,9 @@ TEST_CASE("parameters: frozen ones cost nothing, unused ones get no gradient, fo
 }
 
 TEST_CASE("gradients accumulate over several backwards", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Scale model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   for (int i = 1; i <= 3; ++i) {
     net(tensor({1.0, 2.0})).sum().backward();
     CHECK(model.w.grad().item() == 3 * i);
@@ -262,10 +274,11 @@ TEST_CASE("gradients accumulate over several backwards", "[dp]") {
 }
 
 TEST_CASE("changes of the module between calls are picked up", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
   model.to(kFloat64);
   set_integers(model);
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const Tensor x = integers({4, 6}, 2);
   CHECK(equal(net(x).detach(), model(x).detach()));
   SECTION("values") {
@@ -297,22 +310,23 @@ TEST_CASE("changes of the module between calls are picked up", "[dp]") {
     CHECK(net(x.to(kFloat32)).dtype() == kFloat32);
   }
   SECTION("moved away") {
-    model.to(cpu(1));
+    model.to(on(1));
     try {
       net(x);
       FAIL("no error");
     } catch (const DeviceError& e) {
       const std::string text = e.what();
       CHECK(text.find("fc1.weight") != std::string::npos);
-      CHECK(text.find("cpu:1") != std::string::npos);
-      CHECK(text.find("cpu:0") != std::string::npos);
+      CHECK(text.find(str(on(1))) != std::string::npos);
+      CHECK(text.find(str(on(0))) != std::string::npos);
     }
-    model.to(cpu(0));
+    model.to(on(0));
     CHECK(equal(net(x).detach(), model(x).detach()));
   }
 }
 
 TEST_CASE("hooks run once per replica and see its index and device", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
   std::mutex mutex;
   std::map<std::size_t, std::pair<Device, std::int64_t>> seen;
@@ -323,12 +337,12 @@ TEST_CASE("hooks run once per replica and see its index and device", "[dp]") {
     CHECK(out[0].device() == replica.device);
     seen[replica.index] = {replica.device, in[0].size(0)};
   });
-  DataParallel net(model, cpus(4));
+  DataParallel net(model, on.first(4));
   net(ones({5, 6}));
   REQUIRE(seen.size() == 3);
-  CHECK(seen[0] == std::pair(cpu(0), std::int64_t{2}));
-  CHECK(seen[1] == std::pair(cpu(1), std::int64_t{2}));
-  CHECK(seen[2] == std::pair(cpu(2), std::int64_t{1}));
+  CHECK(seen[0] == std::pair(on(0), std::int64_t{2}));
+  CHECK(seen[1] == std::pair(on(1), std::int64_t{2}));
+  CHECK(seen[2] == std::pair(on(2), std::int64_t{1}));
 }
 
 namespace {
@@ -349,28 +363,29 @@ struct Failing : nn::Module {
 }  // namespace
 
 TEST_CASE("the failure of the lowest replica comes out, the others are told, and the next call works", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Failing model;
-  DataParallel net(model, cpus(4));
+  DataParallel net(model, on.first(4));
   const Tensor x = ones({4});
   net(x);
   model.bad = {3, 1};
   const std::int64_t nodes = live_nodes();
-  const std::size_t bytes = memory_stats(cpu(3)).allocated;
+  const std::size_t bytes = memory_stats(on(3)).allocated;
   for (int i = 0; i < 20; ++i) {
     try {
       net(x);
       FAIL("no error");
     } catch (const parallel::ReplicaError& e) {
       CHECK(e.replica() == 1);
-      CHECK(e.device() == cpu(1));
+      CHECK(e.device() == on(1));
       const std::string text = e.what();
-      CHECK(text.find("replica 1 of 4 on cpu:1: broken 1") != std::string::npos);
-      CHECK(text.find("replica 3 on cpu:3 failed too: broken 3") != std::string::npos);
+      CHECK(text.find("replica 1 of 4 on " + str(on(1)) + ": broken 1") != std::string::npos);
+      CHECK(text.find("replica 3 on " + str(on(3)) + " failed too: broken 3") != std::string::npos);
       CHECK_THROWS_AS(std::rethrow_if_nested(e), std::out_of_range);
     }
   }
   CHECK(live_nodes() == nodes);
-  CHECK(memory_stats(cpu(3)).allocated == bytes);
+  CHECK(memory_stats(on(3)).allocated == bytes);
   model.bad.clear();
   CHECK(values(net(x)) == values(x));
 }
@@ -388,8 +403,9 @@ struct Mode : nn::Module {
 }  // namespace
 
 TEST_CASE("no_grad reaches the replicas", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mode model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   CHECK(net(ones({2})).requires_grad());
   const NoGradGuard no_grad;
   model.wanted = false;
@@ -398,11 +414,12 @@ TEST_CASE("no_grad reaches the replicas", "[dp]") {
 }
 
 TEST_CASE("double backward goes through all parts: a gradient penalty", "[dp]") {
+  ON_EVERY_DEVICE(on);
   // mean over out of d out / d x is the weights themselves; its gradient is 1 / 4 for each of 4 weights, none for the
   // bias.
   nn::Linear model(4, 1);
   Tensor x = ones({2, 4}).requires_grad_();
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const Tensor out = net(x);
   const Tensor gx = grad({out}, {x}, {ones({2, 1})}, {.create_graph = true})[0];
   gx.mean().backward();
@@ -419,8 +436,9 @@ struct Drop : nn::Module {
 }  // namespace
 
 TEST_CASE("dropout masks differ between replicas and repeat with the seed", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Drop model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   manual_seed(5);
   const Tensor first = net(ones({64, 1}));
   manual_seed(5);
@@ -429,32 +447,35 @@ TEST_CASE("dropout masks differ between replicas and repeat with the seed", "[dp
 }
 
 TEST_CASE("the functional form and rvalue modules give the same", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
   const Tensor x = randn({5, 6});
   const Tensor want = model(x).detach();
-  CHECK(allclose(data_parallel(model, cpus(2), {}, x).detach(), want));
-  DataParallel<Mlp> owner(Mlp(model), cpus(3));
+  CHECK(allclose(data_parallel(model, on.first(2), {}, x).detach(), want));
+  DataParallel<Mlp> owner(Mlp(model), on.first(3));
   CHECK(allclose(owner(x).detach(), want));
-  data_parallel(model, cpus(2), {}, x).sum().backward();
+  data_parallel(model, on.first(2), {}, x).sum().backward();
   CHECK(model.fc1.weight.grad().defined());
 }
 
 TEST_CASE("parallel_apply and replicate are useful alone", "[dp]") {
+  ON_EVERY_DEVICE(on);
   nn::Linear model(10, 5);
-  const std::vector<nn::Linear> replicas = parallel::replicate(model, cpus(2));
+  const std::vector<nn::Linear> replicas = parallel::replicate(model, on.first(2));
   CHECK(replicas[0].weight.data_ptr() == model.weight.data_ptr());
-  CHECK(replicas[1].weight.device() == cpu(1));
+  CHECK(replicas[1].weight.device() == on(1));
   std::vector<nn::Linear> modules = replicas;
-  std::vector<std::tuple<Tensor>> inputs{{ones({2, 10})}, {ones({2, 10}, kFloat32, cpu(1))}};
-  const auto out = parallel::parallel_apply(modules, inputs, cpus(2));
+  std::vector<std::tuple<Tensor>> inputs{{ones({2, 10})}, {ones({2, 10}, kFloat32, on(1))}};
+  const auto out = parallel::parallel_apply(modules, inputs, on.first(2));
   REQUIRE(out.size() == 2);
-  CHECK(out[1].device() == cpu(1));
-  CHECK(allclose(out[1].detach().to(cpu(0)), model(ones({2, 10})).detach()));
+  CHECK(out[1].device() == on(1));
+  CHECK(allclose(out[1].detach().to(on(0)), model(ones({2, 10})).detach()));
 }
 
 TEST_CASE("state passes through without a prefix", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   CHECK(net.state_dict()[0].first == "fc1.weight");
   net.eval();
   CHECK_FALSE(model.fc1.training);
@@ -462,10 +483,11 @@ TEST_CASE("state passes through without a prefix", "[dp]") {
 }
 
 TEST_CASE("bad device lists are refused", "[dp]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
-  CHECK_THROWS_AS(DataParallel(model, {cpu(0), cpu(99)}), DeviceError);
+  CHECK_THROWS_AS(DataParallel(model, {on(0), on(99)}), DeviceError);
   CHECK_THROWS_AS(DataParallel(model, {cpu(-1)}), DeviceError);
-  CHECK_THROWS_AS(DataParallel(model, cpus(2), {.output_device = cpu(99)}), DeviceError);
+  CHECK_THROWS_AS(DataParallel(model, on.first(2), {.output_device = on(99)}), DeviceError);
   CHECK_THROWS_AS(data_parallel(model, {}, {}, ones({2, 6})), ValueError);
-  CHECK(DataParallel(model).device_ids().size() == static_cast<std::size_t>(device_count(DeviceType::CPU)));
+  CHECK(DataParallel(model).device_ids().size() == static_cast<std::size_t>(device_count(on(0).type)));
 }

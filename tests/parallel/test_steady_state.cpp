@@ -40,9 +40,10 @@ std::int64_t calls_in(const parallel::Ledger& ledger, Phase phase, Device device
 }  // namespace
 
 TEST_CASE("training steps leave threads, bytes and nodes where they were", "[steady]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
   optim::SGD sgd(model.parameters(), {.lr = 0.01, .momentum = 0.9});
-  DataParallel net(model, cpus(3));
+  DataParallel net(model, on.first(3));
   const Tensor x = randn({7, 6});
   const Tensor y = randint(0, 3, {7});
   const auto step = [&] {
@@ -54,16 +55,17 @@ TEST_CASE("training steps leave threads, bytes and nodes where they were", "[ste
   const std::int64_t threads = threads_of_process();
   const std::int64_t nodes = live_nodes();
   std::vector<std::size_t> bytes;
-  for (const Device d : cpus(3)) bytes.push_back(memory_stats(d).allocated);
+  for (const Device d : on.first(3)) bytes.push_back(memory_stats(d).allocated);
   for (int i = 0; i < 1000; ++i) step();
   CHECK(threads_of_process() == threads);
   CHECK(live_nodes() == nodes);
-  for (int i = 0; i < 3; ++i) CHECK(memory_stats(cpu(i)).allocated == bytes[static_cast<std::size_t>(i)]);
+  for (int i = 0; i < 3; ++i) CHECK(memory_stats(on(i)).allocated == bytes[static_cast<std::size_t>(i)]);
 }
 
 TEST_CASE("parameters are copied only when they have changed", "[steady]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const Tensor x = randn({4, 6});
   const NoGradGuard no_grad;
   net(x);
@@ -78,12 +80,13 @@ TEST_CASE("parameters are copied only when they have changed", "[steady]") {
 }
 
 TEST_CASE("wrapping keeps handles, values and gradients of the parameters", "[steady]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
   const Tensor weight = model.fc1.weight;
   const std::vector<double> before = values(weight);
   model(ones({1, 6})).sum().backward();
   const std::vector<double> gradient = values(weight.grad());
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const NoGradGuard no_grad;
   net(ones({2, 6}));
   CHECK(model.fc1.weight.is_same(weight));
@@ -93,8 +96,9 @@ TEST_CASE("wrapping keeps handles, values and gradients of the parameters", "[st
 }
 
 TEST_CASE("a graph whose parameters have been copied anew is refused, not used", "[steady]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   const Tensor out = net(ones({4, 6}));
   {
     const NoGradGuard no_grad;
@@ -108,11 +112,12 @@ TEST_CASE("a graph whose parameters have been copied anew is refused, not used",
 }
 
 TEST_CASE("the same run gives the same bits", "[steady]") {
-  const auto losses = [] {
+  ON_EVERY_DEVICE(on);
+  const auto losses = [&on] {
     manual_seed(3);
     Mlp model;
     optim::Adam adam(model.parameters(), {.lr = 0.01});
-    DataParallel net(model, cpus(4));
+    DataParallel net(model, on.first(4));
     std::vector<double> all;
     for (int i = 0; i < 20; ++i) {
       adam.zero_grad();
@@ -127,24 +132,27 @@ TEST_CASE("the same run gives the same bits", "[steady]") {
 }
 
 TEST_CASE("the ledger counts phases, devices and bytes", "[ledger]") {
+  ON_EVERY_DEVICE(on);
   Mlp model;
-  DataParallel net(model, cpus(2));
+  DataParallel net(model, on.first(2));
   for (int i = 0; i < 3; ++i) net(randn({4, 6})).sum().backward();
   parallel::Ledger& ledger = net.ledger();
-  for (const Device d : cpus(2)) CHECK(calls_in(ledger, Phase::Forward, d) == 3);
-  CHECK(calls_in(ledger, Phase::Backward, cpu(1)) >= 3);
+  for (const Device d : on.first(2)) CHECK(calls_in(ledger, Phase::Forward, d) == 3);
+  CHECK(calls_in(ledger, Phase::Backward, on(1)) >= 3);
   CHECK(bytes_in(ledger, Phase::Scatter) == 3 * 2 * (6 + 3) * 4);  // half of x, and of the gradient of the result
   CHECK(bytes_in(ledger, Phase::Gather) == 3 * 2 * 3 * 4);
   CHECK(bytes_in(ledger, Phase::Reduce) == 3 * (6 * 8 + 8 + 8 * 3 + 3) * 4);
   for (const auto& e : ledger.entries()) CHECK(e.end_ns >= e.begin_ns);
   const std::string table = ledger.table();
-  for (const char* word : {"cpu:0", "cpu:1", "scatter", "replicate", "forward", "gather", "backward", "reduce"}) {
+  CHECK(table.find(str(on(0))) != std::string::npos);
+  CHECK(table.find(str(on(1))) != std::string::npos);
+  for (const char* word : {"scatter", "replicate", "forward", "gather", "backward", "reduce"}) {
     CHECK(table.find(word) != std::string::npos);
   }
   CHECK(ledger.chrome_trace().find("\"name\":\"forward\"") != std::string::npos);
   const std::string picture = ledger.timeline(40);
   CHECK(std::count(picture.begin(), picture.end(), '\n') == 3);
-  CHECK(picture.find("cpu:1   |") != std::string::npos);
+  CHECK(picture.find(str(on(1)) + "  ") != std::string::npos);
   CHECK(picture.find('f') != std::string::npos);
   CHECK(picture.find('B') != std::string::npos);
   ledger.clear();
@@ -152,8 +160,9 @@ TEST_CASE("the ledger counts phases, devices and bytes", "[ledger]") {
 }
 
 TEST_CASE("the ledger keeps the last entries and all sums", "[ledger]") {
+  ON_EVERY_DEVICE(on);
   parallel::Ledger ledger(10);
-  for (int i = 0; i < 25; ++i) ledger.add({Phase::Step, cpu(0), i, i + 2, 1});
+  for (int i = 0; i < 25; ++i) ledger.add(Phase::Step, on(0), TimeMark(i), TimeMark(i + 2), 1);
   CHECK(ledger.entries().size() == 10);
   CHECK(ledger.entries().front().begin_ns == 15);
   REQUIRE(ledger.totals().size() == 1);
@@ -163,10 +172,12 @@ TEST_CASE("the ledger keeps the last entries and all sums", "[ledger]") {
 }
 
 TEST_CASE("two wrappers on the same devices in two threads finish with the right values", "[steady]") {
-  const auto train = [](std::uint64_t seed) {
+  ON_EVERY_DEVICE(on);
+  const auto train = [&on](std::uint64_t seed) {
+    const DefaultDeviceGuard device(on(0));
     Scale model;
     optim::SGD sgd(model.parameters(), {.lr = 0.001});
-    DataParallel net(model, cpus(2));
+    DataParallel net(model, on.first(2));
     const Tensor x = full({4}, static_cast<double>(seed));
     for (int i = 0; i < 100; ++i) {
       sgd.zero_grad();

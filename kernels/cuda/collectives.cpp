@@ -1,0 +1,67 @@
+// Collectives between the devices of one process: cuda.h.
+
+#include <set>
+
+#include "nccl.h"
+#include "queue.h"
+
+namespace tandem::kernels::cuda {
+namespace {
+
+// A device runs the collectives of all groups on one stream, and all devices get them in one order: so two groups on
+// the same devices never wait for each other.
+std::mutex order;
+
+}  // namespace
+
+struct Collectives::State {
+  explicit State(const std::vector<Queue*>& all, const std::vector<int>& gpus) : queues(all), nccl(gpus) {}
+
+  /// Calls part(rank, stream) for every rank, after what was queued before and before what is queued later.
+  template <class F>
+  void run(F part) {
+    for (const Queue* queue : queues) queue->check_alive();
+    const std::scoped_lock lock(order);
+    for (const Queue* queue : queues) queue->communication().wait_for(queue->compute());
+    Communicator::Group group;
+    for (std::size_t rank = 0; rank < queues.size(); ++rank) {
+      const DeviceGuard guard(queues[rank]->physical());
+      part(static_cast<int>(rank), queues[rank]->communication().get());
+    }
+    group.end();
+    for (const Queue* queue : queues) queue->compute().wait_for(queue->communication());
+  }
+
+  std::vector<Queue*> queues;
+  Communicator nccl;
+};
+
+std::unique_ptr<Collectives> Collectives::make(const std::vector<Queue*>& queues) {
+  std::vector<int> gpus;
+  for (const Queue* queue : queues) gpus.push_back(queue->physical());
+  const bool distinct = std::set(gpus.begin(), gpus.end()).size() == gpus.size();
+  if (!nccl_available() || gpus.size() < 2 || !distinct) return nullptr;
+  return std::unique_ptr<Collectives>(new Collectives(std::make_unique<State>(queues, gpus)));
+}
+
+Collectives::Collectives(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Collectives::~Collectives() = default;
+
+void Collectives::broadcast(const std::vector<std::byte*>& data, std::size_t bytes) {
+  if (bytes == 0) return;
+  state_->run([&](int rank, cudaStream_t stream) {
+    std::byte* mine = data[static_cast<std::size_t>(rank)];
+    state_->nccl.broadcast(rank, mine, static_cast<std::int64_t>(bytes), DType::UInt8, 0, stream);
+  });
+}
+
+void Collectives::reduce(const std::vector<Sum>& sums) {
+  state_->run([&](int rank, cudaStream_t stream) {
+    for (const Sum& sum : sums) {
+      const std::byte* mine = sum.parts[static_cast<std::size_t>(rank)];
+      if (sum.count > 0) state_->nccl.reduce(rank, mine, sum.out, sum.count, sum.dtype, 0, stream);
+    }
+  });
+}
+
+}  // namespace tandem::kernels::cuda

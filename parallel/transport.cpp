@@ -1,0 +1,111 @@
+#include "transport.h"
+
+#include "../engine/ops_internal.h"
+
+namespace tandem::parallel {
+namespace {
+
+using kernels::cuda::Collectives;
+
+class CopyTransport final : public Transport {
+ public:
+  const char* name() const override { return "copies"; }
+
+  void broadcast(const Tensor& from, std::span<const Tensor> to) const override {
+    for (const Tensor& t : to) copy_values(t, from);
+  }
+
+  void reduce(std::span<const Reduction> reductions) const override {
+    const NoGradGuard no_grad;
+    for (const Reduction& r : reductions) {
+      const Device home = r.sum.device();
+      if (r.parts.size() == 1) copy_values(r.sum, r.parts[0]);
+      for (std::size_t i = 1; i < r.parts.size(); ++i) {
+        const Tensor first = i == 1 ? reachable(r.parts[0], home) : r.sum;
+        const Tensor next = reachable(r.parts[i], home);
+        kernels::Stream stream = stream_for(home);
+        backend(home).binary(stream, kernels::BinaryOp::Add, raw(r.sum), raw(first), raw(next));
+      }
+    }
+  }
+
+ private:
+  /// t, if kernels of `device` can read it where it is, else a copy there.
+  static Tensor reachable(const Tensor& t, Device device) {
+    const bool both_cpu = t.device().type == DeviceType::CPU && device.type == DeviceType::CPU;
+    return both_cpu ? t : to(t, device);
+  }
+};
+
+std::byte* bytes(const Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); }
+
+class NcclTransport final : public Transport {
+ public:
+  NcclTransport(std::vector<Device> devices, std::unique_ptr<Collectives> collectives)
+      : devices_(std::move(devices)), collectives_(std::move(collectives)) {}
+
+  const char* name() const override { return "NCCL"; }
+
+  void broadcast(const Tensor& from, std::span<const Tensor> to) const override {
+    std::vector<Tensor> all{from};
+    all.insert(all.end(), to.begin(), to.end());
+    if (!is_whole(all)) return copy_transport()->broadcast(from, to);
+    std::vector<std::byte*> data;
+    for (const Tensor& t : all) data.push_back(bytes(t));
+    collectives_->broadcast(data, from.nbytes());
+  }
+
+  void reduce(std::span<const Reduction> reductions) const override {
+    std::vector<Collectives::Sum> whole;
+    std::vector<Reduction> others;
+    std::vector<Tensor> kept;  // what a sum reads, until it is queued
+    for (const Reduction& r : reductions) {
+      if (!is_whole(r.parts) || r.sum.device() != devices_[0] || r.sum.dtype() == kBool) {
+        others.push_back(r);
+        continue;
+      }
+      Collectives::Sum sum{{}, bytes(r.sum), r.sum.numel(), r.sum.dtype()};
+      for (const Tensor& part : r.parts) {
+        kept.push_back(contiguous(part.detach()));
+        sum.parts.push_back(bytes(kept.back()));
+      }
+      whole.push_back(std::move(sum));
+    }
+    if (!whole.empty()) collectives_->reduce(whole);
+    if (!others.empty()) copy_transport()->reduce(others);
+  }
+
+ private:
+  /// One tensor per device, in their order.
+  bool is_whole(std::span<const Tensor> tensors) const {
+    if (tensors.size() != devices_.size()) return false;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      if (tensors[i].device() != devices_[i]) return false;
+    }
+    return true;
+  }
+
+  std::vector<Device> devices_;
+  std::unique_ptr<Collectives> collectives_;
+};
+
+}  // namespace
+
+TransportPtr copy_transport() {
+  static const auto copies = std::make_shared<const CopyTransport>();
+  return copies;
+}
+
+TransportPtr make_transport(const std::vector<Device>& devices) {
+  std::vector<kernels::cuda::Queue*> queues;
+  for (Device device : devices) {
+    kernels::cuda::Queue* queue = device_state(device).queue;
+    if (!queue) return copy_transport();
+    queues.push_back(queue);
+  }
+  auto collectives = Collectives::make(queues);
+  if (!collectives) return copy_transport();
+  return std::make_shared<const NcclTransport>(devices, std::move(collectives));
+}
+
+}  // namespace tandem::parallel

@@ -1,0 +1,42 @@
+#pragma once
+// How tensors travel between the devices of a DataParallel.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "../engine/tensor.h"
+
+namespace tandem::parallel {
+
+/// Queues its work on the devices, in the order of what they were given before and later. Neither the tape nor versions
+/// learn of it. Thread-safe.
+class Transport {
+ public:
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
+
+  /// "copies" or "NCCL".
+  virtual const char* name() const = 0;
+  /// Each of `to` becomes `from`, which has its sizes and dtype; contiguous, on different devices.
+  virtual void broadcast(const Tensor& from, std::span<const Tensor> to) const = 0;
+
+  /// sum = parts[0] + parts[1] + ...; contiguous, of one size and dtype. At least one part, on any devices.
+  struct Reduction {
+    Tensor sum;
+    std::vector<Tensor> parts;
+  };
+  virtual void reduce(std::span<const Reduction> reductions) const = 0;
+};
+
+using TransportPtr = std::shared_ptr<const Transport>;
+
+/// Copies and adds: between any devices, and sums in the order of the parts.
+TransportPtr copy_transport();
+/// NCCL, if the build has it and the devices are different GPUs: for work that involves all of them, in their order.
+/// Sums are the same on every run, but NCCL chooses their order. Whatever else there is, copies do.
+TransportPtr make_transport(const std::vector<Device>& devices);
+
+}  // namespace tandem::parallel
