@@ -16,7 +16,6 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kRange = std::size_t{1} << 40;  // addresses cost nothing
-constexpr int kMaxDevices = 16;
 
 struct Block {
   char* pages;

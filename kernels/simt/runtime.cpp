@@ -1,19 +1,16 @@
-// CUDA's functions for devices, streams, events and launches.
+// CUDA's functions for errors, streams, events and launches.
 
 #include "runtime.h"
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "block.h"
 #include "enqueue.h"
+#include "failures.h"
 #include "fault.h"
 #include "options.h"
 
@@ -22,11 +19,6 @@ namespace {
 
 thread_local int device_of_thread = 0;
 thread_local cudaError_t last_error = cudaSuccess;
-
-std::mutex peers_mutex;
-std::array<std::array<bool, 16>, 16> peers{};
-
-bool is_device(int device) { return device >= 0 && device < options().gpus; }
 
 std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -48,6 +40,7 @@ static cudaError_t queued(cudaError_t error) {
 }
 
 int current_device() { return device_of_thread; }
+void make_current(int device) { device_of_thread = device; }
 
 CUstream_st* resolve(cudaStream_t stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) return default_stream(device_of_thread);
@@ -72,6 +65,11 @@ cudaError_t put_on(cudaStream_t handle, Operation operation) {
   return legacy ? waited(drain(stream), stream->device) : cudaSuccess;
 }
 
+cudaError_t fail_on(cudaStream_t stream, int code) {
+  const auto error = static_cast<cudaError_t>(code);
+  return is_fault_of_device(code) ? put_on(stream, {[error] { return error; }, {}, false}) : error;
+}
+
 cudaError_t launch(const LaunchShape& shape, cudaStream_t stream, std::function<void()> thread) {
   const dim3 &g = shape.grid, &b = shape.block;
   const std::size_t threads = std::size_t{b.x} * b.y * b.z;
@@ -79,6 +77,7 @@ cudaError_t launch(const LaunchShape& shape, cudaStream_t stream, std::function<
       g.y > 65535 || g.z > 65535 || shape.shared > std::size_t{227} << 10) {
     return result(cudaErrorInvalidConfiguration);
   }
+  if (const int code = take_failure(Call::Launch); code != 0) return queued(fail_on(stream, code));
   return queued(put_on(stream, {[shape, thread = std::move(thread)] {
                                   install_fault_handler();
                                   const std::string fault = run_grid(shape, thread, options().order);
@@ -128,8 +127,11 @@ static const ErrorText* error_text(cudaError_t code) {
       {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
       {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
       {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+      {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
       {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
       {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+      {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+      {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
       {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
       {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
        "peer access is not supported between these two devices"},
@@ -146,40 +148,6 @@ const char* cudaGetErrorName(cudaError_t error) {
 const char* cudaGetErrorString(cudaError_t error) {
   const ErrorText* t = error_text(error);
   return t ? t->text : "unknown error";
-}
-
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = options().gpus;
-  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = current_device();
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int device) {
-  if (!is_device(device)) return result(cudaErrorInvalidDevice);
-  device_of_thread = device;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceSynchronize() { return result(waited(drain_device(current_device()), current_device())); }
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  *least = 0;
-  *greatest = -5;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  if (!is_device(device) || !is_device(peer)) return result(cudaErrorInvalidDevice);
-  *can = device != peer && options().peers;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-  if (!is_device(peer) || peer == current_device()) return result(cudaErrorInvalidDevice);
-  if (flags != 0) return result(cudaErrorInvalidValue);
-  if (!options().peers) return result(cudaErrorPeerAccessUnsupported);
-  const std::scoped_lock lock(peers_mutex);
-  bool& on = peers[static_cast<std::size_t>(current_device())][static_cast<std::size_t>(peer)];
-  return std::exchange(on, true) ? result(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {

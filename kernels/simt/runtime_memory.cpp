@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "failures.h"
 #include "memory.h"
 #include "options.h"
 #include "runtime.h"
@@ -63,7 +64,9 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
     };
   }
   CUstream_st* resolved = resolve(stream);
-  if (const cudaError_t error = put_on(stream, std::move(operation)); error != cudaSuccess) return error;
+  const int failure = take_failure(Call::Copy);
+  const cudaError_t error = failure != 0 ? fail_on(stream, failure) : put_on(stream, std::move(operation));
+  if (error != cudaSuccess) return error;
   // Pageable memory is written before the call returns.
   if (wait || (!to_device && !is_pinned(to))) return waited(drain(resolved), resolved->device);
   return cudaSuccess;
@@ -91,6 +94,10 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (!pointer) return result(cudaErrorInvalidValue);
   *pointer = nullptr;
   if (const cudaError_t dead = device_error(current_device()); dead != cudaSuccess) return result(dead);
+  if (const int code = take_failure(Call::Malloc); code != 0) {
+    if (is_fault_of_device(code)) kill_device(current_device(), static_cast<cudaError_t>(code));
+    return result(static_cast<cudaError_t>(code));
+  }
   if (bytes == 0) return cudaSuccess;
   *pointer = allocate(current_device(), bytes);
   return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -104,6 +111,8 @@ cudaError_t cudaFree(void* pointer) {
 }
 cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   if (!pointer) return result(cudaErrorInvalidValue);
+  *pointer = nullptr;
+  if (const int code = take_failure(Call::Pinned); code != 0) return result(static_cast<cudaError_t>(code));
   *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*pointer) return result(cudaErrorMemoryAllocation);
   const std::scoped_lock lock(pinned_mutex);

@@ -16,8 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "../control.h"
+#include "../failures.h"
 #include "collective.h"
-#include "control.h"
 #include "standin.h"
 
 namespace simt = tandem::simt;
@@ -142,6 +143,13 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
         simt::wake();
         return refuse(ncclInvalidUsage, p.call.name(), fault);
       }
+    }
+    if (const int code = simt::take_failure(simt::Call::Collective); code != 0) {
+      const auto result = static_cast<ncclResult_t>(code);
+      const std::string fault = who + p.call.text() + " fails on demand";
+      world->fail(result, fault);
+      simt::wake();
+      return refuse(result, p.call.name(), fault);
     }
     meeting = slot;
     std::erase_if(comm.running, [](const auto& entry) { return entry.second->done; });
