@@ -5,6 +5,9 @@
 
 namespace tandem::simt {
 
+/// Whether what the simulator finds is also told on stderr, at once. It is, at first.
+void print_reports(bool print);
+
 /// What can be made to fail. The codes are CUDA's, and for collectives NCCL's.
 enum class Call {
   Malloc,      ///< cudaMalloc

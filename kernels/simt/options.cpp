@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "control.h"
 
@@ -70,6 +71,20 @@ bool read_failure(std::string_view text, Options& o) {
   return false;
 }
 
+bool read_check(std::string_view name, Checks& check) {
+  constexpr std::pair<std::string_view, bool Checks::*> checks[] = {{"memory", &Checks::memory},
+                                                                    {"races", &Checks::races},
+                                                                    {"unwritten", &Checks::unwritten},
+                                                                    {"streams", &Checks::streams},
+                                                                    {"leaks", &Checks::leaks}};
+  bool found = false;
+  for (const auto& [known, member] : checks) {
+    if (name != known && name != "all") continue;
+    check.*member = found = true;
+  }
+  return found;
+}
+
 template <class F>
 void read(const char* name, const char* wanted, F parse) {
   const char* value = std::getenv(name);
@@ -104,6 +119,9 @@ Options from_environment() {
   read("TANDEM_SIM_PEERS", "all, none, or pairs such as 0-1,2-3", [&](std::string_view text) {
     o.peers = {};
     return read_peers(text, o);
+  });
+  read("TANDEM_SIM_CHECK", "a list of memory, races, unwritten, streams, leaks; or all", [&](std::string_view text) {
+    return for_each_part(text, [&](std::string_view part) { return read_check(part, o.check); });
   });
   read("TANDEM_SIM_FAIL", "calls that fail, such as malloc:3=2,launch:10=700", [&](std::string_view text) {
     return for_each_part(text, [&](std::string_view part) { return read_failure(part, o); });

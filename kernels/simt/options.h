@@ -22,6 +22,15 @@ struct PlannedFailure {
   int code;
 };
 
+/// TANDEM_SIM_CHECK: what to look for besides the cheap checks, which are always on. A list with commas, or all.
+struct Checks {
+  bool memory = false;     ///< host code that touches device memory
+  bool races = false;      ///< threads of a launch that use the same memory in no order; needs instrumented kernels
+  bool unwritten = false;  ///< reads of memory that nothing wrote; needs instrumented kernels
+  bool streams = false;    ///< streams that use the same memory in no order
+  bool leaks = false;      ///< memory, streams and events that are still there at exit
+};
+
 struct Options {
   int gpus = 4;                               ///< TANDEM_SIM_GPUS: 0 to 16
   std::size_t memory = std::size_t{2} << 30;  ///< TANDEM_SIM_MEMORY: bytes per GPU, with K, M or G
@@ -31,6 +40,7 @@ struct Options {
   std::vector<PlannedFailure> failures;   ///< TANDEM_SIM_FAIL: such as malloc:3=2,launch:10=700; see control.h
   Schedule schedule = Schedule::Threads;  ///< TANDEM_SIM_SCHEDULE: threads, eager, serial or serial:SEED
   unsigned schedule_seed = 1;
+  Checks check;
   unsigned order = 0;  ///< TANDEM_SIM_ORDER: seed of the order of a block's threads; 0: in order
 };
 

@@ -67,7 +67,7 @@ cudaError_t put_on(cudaStream_t handle, Operation operation) {
 
 cudaError_t fail_on(cudaStream_t stream, int code) {
   const auto error = static_cast<cudaError_t>(code);
-  return is_fault_of_device(code) ? put_on(stream, {[error] { return error; }, {}, false}) : error;
+  return is_fault_of_device(code) ? put_on(stream, {.work = [error] { return error; }}) : error;
 }
 
 cudaError_t launch(const LaunchShape& shape, cudaStream_t stream, std::function<void()> thread) {
@@ -78,26 +78,30 @@ cudaError_t launch(const LaunchShape& shape, cudaStream_t stream, std::function<
     return result(cudaErrorInvalidConfiguration);
   }
   if (const int code = take_failure(Call::Launch); code != 0) return queued(fail_on(stream, code));
-  return queued(put_on(stream, {[shape, thread = std::move(thread)] {
-                                  install_fault_handler();
-                                  const std::string fault = run_grid(shape, thread, options().order);
-                                  if (fault.empty()) return cudaSuccess;
-                                  report(fault);
-                                  return cudaErrorIllegalAddress;
-                                },
-                                {},
-                                false}));
+  return queued(put_on(stream, {.work =
+                                    [shape, thread = std::move(thread)] {
+                                      install_fault_handler();
+                                      const std::string fault = run_grid(shape, thread, options().order);
+                                      if (fault.empty()) return cudaSuccess;
+                                      report(fault);
+                                      return cudaErrorIllegalAddress;
+                                    },
+                                .name = {OperationKind::Kernel, "", shape.kernel}}));
 }
 
-cudaError_t enqueue(cudaStream_t stream, std::function<cudaError_t()> work) {
-  return result(put_on(stream, {std::move(work), {}, false}));
+cudaError_t enqueue(cudaStream_t stream, const char* name, std::function<cudaError_t()> work) {
+  return result(put_on(stream, {.work = std::move(work), .name = {OperationKind::Library, name}}));
 }
 
-cudaError_t enqueue_meeting(cudaStream_t stream, std::function<cudaError_t()> arrive, std::function<bool()> may_go) {
-  if (const cudaError_t error = put_on(stream, {std::move(arrive), {}, true}); error != cudaSuccess) {
+cudaError_t enqueue_meeting(cudaStream_t stream, const char* name, std::shared_ptr<Crossing> order,
+                            std::function<cudaError_t()> arrive, std::function<bool()> may_go) {
+  const OperationName as{OperationKind::Library, name};
+  if (const cudaError_t error =
+          put_on(stream, {.work = std::move(arrive), .wakes_others = true, .name = as, .gives = order});
+      error != cudaSuccess) {
     return result(error);
   }
-  return result(put_on(stream, {{}, std::move(may_go), true}));
+  return result(put_on(stream, {.ready = std::move(may_go), .wakes_others = true, .name = as, .takes = order}));
 }
 
 }  // namespace tandem::simt
@@ -183,11 +187,14 @@ cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (!event) return result(cudaErrorInvalidResourceHandle);
   if (!event->last) return cudaSuccess;  // never recorded: nothing to wait for
-  return result(put_on(stream, {{}, [point = event->last] { return point->done.load(); }, false}));
+  return result(put_on(stream, {.ready = [point = event->last] { return point->done.load(); },
+                                .name = {OperationKind::Other, "cudaStreamWaitEvent"},
+                                .takes = event->last}));
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   if (!function) return result(cudaErrorInvalidValue);
-  return result(put_on(stream, {[=] { return function(data), cudaSuccess; }, {}, false}));
+  return result(put_on(stream, {.work = [=] { return function(data), cudaSuccess; },
+                                .name = {OperationKind::HostFunction, "cudaLaunchHostFunc"}}));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -207,13 +214,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   if (stream->device != event->device) return result(cudaErrorInvalidResourceHandle);
   auto point = std::make_shared<Point>();
   event->last = point;
-  return result(put_on(handle, {[point] {
-                                  point->time_ns = now();
-                                  point->done = true;
-                                  return cudaSuccess;
-                                },
-                                {},
-                                true}));
+  return result(put_on(handle, {.work =
+                                    [point] {
+                                      point->time_ns = now();
+                                      point->done = true;
+                                      return cudaSuccess;
+                                    },
+                                .wakes_others = true,
+                                .name = {OperationKind::Other, "cudaEventRecord"},
+                                .gives = point}));
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (!event) return result(cudaErrorInvalidResourceHandle);
@@ -222,7 +231,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!event) return result(cudaErrorInvalidResourceHandle);
-  return result(!event->last || event->last->done ? cudaSuccess : cudaErrorNotReady);
+  return result(!event->last || is_done(*event->last) ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   if (!begin || !end || !begin->last || !end->last || ((begin->flags | end->flags) & cudaEventDisableTiming) != 0) {

@@ -21,7 +21,8 @@ struct Child {
 /// Whether this process was made by run_child.
 inline bool is_child() { return std::getenv("TANDEM_TEST_CHILD") != nullptr; }
 
-/// `test` is a hidden test case, which returns at once if not is_child(): names with wildcards find it too. Its standard error, too, is in the output.
+/// `test` is a hidden test case, which returns at once if not is_child(): names with wildcards find it too. Its
+/// standard error, too, is in the output.
 inline Child run_child(const std::string& test,
                        std::initializer_list<std::pair<const char*, const char*>> environment) {
   int ends[2];

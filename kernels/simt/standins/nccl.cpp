@@ -18,6 +18,7 @@
 
 #include "../control.h"
 #include "../failures.h"
+#include "../scheduler.h"
 #include "collective.h"
 #include "standin.h"
 
@@ -40,6 +41,7 @@ struct Meeting {
   bool done = false;
   std::thread::id thread;  // of the first call
   std::uint64_t group = 0;
+  std::shared_ptr<simt::Crossing> order = std::make_shared<simt::Crossing>();
 };
 
 /// What the ranks of one communicator share.
@@ -162,7 +164,7 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
   if (p.call.reads(comm.rank)) reads.push_back({p.part.send, p.call.send_bytes(world->ranks)});
   if (p.call.writes(comm.rank)) writes.push_back({p.part.receive, p.call.receive_bytes(world->ranks)});
   const cudaError_t queued = simt::queue_meeting(
-      p.stream, p.call.name(), reads, writes,
+      p.stream, p.call.name(), meeting->order, reads, writes,
       [world, meeting, aborted = comm.aborted] {
         const std::lock_guard lock(world->mutex);
         if (*aborted || ++meeting->arrivals < world->ranks || meeting->done || meeting->never_ends) return;
