@@ -1,6 +1,8 @@
 #include "block.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <deque>
 #include <memory>
 #include <numeric>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "fiber.h"
+#include "instrument.h"
 #include "symbol.h"
 
 namespace tandem::simt {
@@ -18,10 +21,17 @@ std::string str(uint3 v) {
 }
 std::string str(Place p) { return std::string(p.file) + ":" + std::to_string(p.line); }
 
+std::string hex(unsigned v) {
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%08x", v);
+  return text;
+}
+
 struct Thread {
   uint3 index;
   Fiber* fiber = nullptr;       // where it waits
-  const char* waits = nullptr;  // "a barrier" or "other lanes"
+  const char* waits = nullptr;  // for "a barrier" or "other lanes of its warp"
+  unsigned mask = 0;            // of those
   Place place{};
   bool done = false;
 };
@@ -32,7 +42,7 @@ class Runner {
   std::string run(const LaunchShape& shape, const std::function<void()>& thread, unsigned seed);
 
   int barrier(int value, Place place);
-  Meeting& meet(unsigned mask, std::uint64_t value, Place place);
+  Meeting& meet(unsigned mask, std::uint64_t value, Place place, bool orders);
   void leave(Meeting& meeting);
   unsigned lane() const { return running_ % 32; }
   void* dynamic_shared() { return shared_; }
@@ -43,7 +53,7 @@ class Runner {
  private:
   void run_block();
   void run_threads();  // on a fiber: starts threads until none is left, then goes back
-  void wait(const char* what, Place place);
+  void wait(const char* what, unsigned mask, Place place);
   void make_ready(std::size_t thread) { ready_.push_back(thread); }
   void resume(std::size_t thread);
   std::string divergence() const;
@@ -69,8 +79,9 @@ class Runner {
   Place barrier_place_{};
   std::vector<std::vector<std::unique_ptr<Meeting>>> meetings_;  // by warp
 
-  std::vector<std::max_align_t> shared_storage_;
+  std::vector<std::max_align_t> shared_storage_;  // with kZone bytes on either side
   void* shared_ = nullptr;
+  AccessChecker checker_;
 };
 
 thread_local Runner runner;
@@ -81,7 +92,9 @@ void Runner::run_threads() {
       running_ = to_start_.back();
       to_start_.pop_back();
       threadIdx = threads_[running_].index;
+      checker_.run(running_);
       (*body_)();
+      checker_.pause();
       threads_[running_].done = true;
       ++finished_;
     }
@@ -100,9 +113,10 @@ void Runner::resume(std::size_t thread) {
   current_->switch_from(scheduler_);
 }
 
-void Runner::wait(const char* what, Place place) {
+void Runner::wait(const char* what, unsigned mask, Place place) {
   Thread& self = threads_[running_];
   self.waits = what;
+  self.mask = mask;
   self.place = place;
   self.fiber = current_;
   Fiber& fiber = *current_;
@@ -112,6 +126,7 @@ void Runner::wait(const char* what, Place place) {
 
 void Runner::run_block() {
   const std::size_t n = threads_.size();
+  if (is_instrumented()) checker_.start_block(n);
   to_start_.resize(n);
   std::iota(to_start_.rbegin(), to_start_.rend(), std::size_t{0});
   if (shuffled_) std::shuffle(to_start_.begin(), to_start_.end(), random_);
@@ -157,8 +172,9 @@ std::string Runner::run(const LaunchShape& shape, const std::function<void()>& t
                          linear / (shape.block.x * shape.block.y)};
   }
   meetings_.resize((threads_.size() + 31) / 32);
-  shared_storage_.resize(shape.shared / sizeof(std::max_align_t) + 1);
-  shared_ = shared_storage_.data();
+  shared_storage_.resize((shape.shared + 2 * kZone) / sizeof(std::max_align_t) + 1);
+  shared_ = reinterpret_cast<char*>(shared_storage_.data()) + kZone;
+  if (is_instrumented()) checker_.start_launch(shape, shared_);
   gridDim = shape.grid;
   blockDim = shape.block;
   for (unsigned z = 0; z < shape.grid.z && failure_.empty(); ++z) {
@@ -180,6 +196,7 @@ std::string Runner::run(const LaunchShape& shape, const std::function<void()>& t
 }
 
 int Runner::barrier(int value, Place place) {
+  checker_.pause();
   if (at_barrier_ > 0 && barrier_place_.line != place.line) {
     abandon("barrier divergence: some threads of the block wait at " + str(barrier_place_) + ", this one at " +
             str(place));
@@ -187,19 +204,23 @@ int Runner::barrier(int value, Place place) {
   barrier_place_ = place;
   barrier_sum_ += value;
   if (++at_barrier_ < threads_.size()) {
-    wait("a barrier", place);
+    wait("a barrier", 0, place);
+    checker_.run(running_);
     return barrier_result_;
   }
+  if (is_instrumented()) checker_.order().barrier();
   at_barrier_ = 0;
   barrier_result_ = barrier_sum_;
   barrier_sum_ = 0;
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     if (i != running_) make_ready(i);
   }
+  checker_.run(running_);
   return barrier_result_;
 }
 
-Meeting& Runner::meet(unsigned mask, std::uint64_t value, Place place) {
+Meeting& Runner::meet(unsigned mask, std::uint64_t value, Place place, bool orders) {
+  checker_.pause();
   const unsigned self = lane();
   if ((mask >> self & 1U) == 0) {
     abandon("lane " + std::to_string(self) + " is not in its own mask at " + str(place));
@@ -218,24 +239,30 @@ Meeting& Runner::meet(unsigned mask, std::uint64_t value, Place place) {
   meeting.value[self] = value;
   meeting.arrived |= 1U << self;
   if (meeting.arrived != mask) {
-    wait("other lanes of its warp", place);
+    wait("other lanes of its warp", mask, place);
   } else {
+    if (orders && is_instrumented()) checker_.order().warp_barrier(running_ / 32, mask);
     const std::size_t first = running_ / 32 * 32;
     for (unsigned i = 0; i < 32; ++i) {
       if (i != self && (mask >> i & 1U) != 0) make_ready(first + i);
     }
   }
+  checker_.run(running_);
   return meeting;
 }
 
 void Runner::leave(Meeting& meeting) {
+  checker_.pause();
   meeting.left |= 1U << lane();
-  if (meeting.left != meeting.mask) return;
-  auto& open = meetings_[running_ / 32];
-  open.erase(std::find_if(open.begin(), open.end(), [&](const auto& m) { return m.get() == &meeting; }));
+  if (meeting.left == meeting.mask) {
+    auto& open = meetings_[running_ / 32];
+    open.erase(std::find_if(open.begin(), open.end(), [&](const auto& m) { return m.get() == &meeting; }));
+  }
+  checker_.run(running_);
 }
 
 void Runner::abandon(const std::string& why) {
+  checker_.pause();
   failure_ = why + ", in " + whereabouts();
   Fiber& fiber = *current_;
   current_ = &scheduler_;
@@ -259,7 +286,11 @@ std::string Runner::divergence() const {
     if (!waiting) waiting = &t;
   }
   text += " " + std::to_string(finished_) + " threads have ended, " + std::to_string(waits) + " wait";
-  if (waiting) text += ", thread " + str(waiting->index) + " for " + waiting->waits + " at " + str(waiting->place);
+  if (waiting) {
+    text += ", thread " + str(waiting->index) + " for " + waiting->waits;
+    if (waiting->mask != 0) text += " (mask " + hex(waiting->mask) + ")";
+    text += " at " + str(waiting->place);
+  }
   return text;
 }
 
@@ -275,8 +306,14 @@ bool in_kernel() { return runner.active(); }
 std::string whereabouts() { return runner.active() ? runner.whereabouts() : "host code"; }
 
 int barrier(int value, Place place) { return runner.barrier(value, place); }
-Meeting& meet(unsigned mask, std::uint64_t value, Place place) { return runner.meet(mask, value, place); }
+Meeting& meet(unsigned mask, std::uint64_t value, Place place) { return runner.meet(mask, value, place, false); }
+void synchronize_warp(unsigned mask, Place place) { runner.leave(runner.meet(mask, 0, place, true)); }
 void leave(Meeting& meeting) { runner.leave(meeting); }
+void fence() {
+  // ThreadSanitizer understands this, and not std::atomic_thread_fence.
+  static std::atomic<int> all{0};
+  all.fetch_add(1);
+}
 unsigned lane() { return runner.lane(); }
 void* dynamic_shared() { return runner.dynamic_shared(); }
 void bad_source_lane(unsigned source, const Meeting& meeting) {

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -48,6 +47,9 @@ struct Meeting {
 /// Waits until all lanes of `mask` have called with the same mask. Each reads and then leaves.
 Meeting& meet(unsigned mask, std::uint64_t value, Place place);
 void leave(Meeting& meeting);
+/// The same, and the accesses to memory that come before are before those that come after.
+void synchronize_warp(unsigned mask, Place place);
+void fence();
 /// The calling thread's number in its warp.
 unsigned lane();
 /// Reports a shuffle that reads a lane outside the mask, and abandons the kernel.
@@ -67,11 +69,17 @@ T shuffle(unsigned mask, T value, unsigned source, Place place) {
   return value;
 }
 
+// The compiler's functions, inlined: instrumented code tells the line of the kernel.
+
+template <class T>
+__forceinline__ bool compare_exchange(T* address, T& expected, T value) {
+  return __atomic_compare_exchange(address, &expected, &value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
 template <class T, class F>
-T atomic_update(T* address, F update) {
-  std::atomic_ref<T> cell(*address);
-  T old = cell.load();
-  while (!cell.compare_exchange_weak(old, update(old))) {
+__forceinline__ T atomic_update(T* address, F update) {
+  T old;
+  __atomic_load(address, &old, __ATOMIC_SEQ_CST);
+  while (!compare_exchange(address, old, update(old))) {
   }
   return old;
 }
@@ -94,7 +102,7 @@ inline int __syncthreads_and(int predicate, const char* file = __builtin_FILE(),
   return tandem::simt::barrier(predicate == 0, TANDEM_SIMT_PLACE) == 0;
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  tandem::simt::leave(tandem::simt::meet(mask, 0, TANDEM_SIMT_PLACE));
+  tandem::simt::synchronize_warp(mask, TANDEM_SIMT_PLACE);
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(),
                               int line = __builtin_LINE()) {
@@ -142,40 +150,42 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, const char*
 #undef TANDEM_SIMT_PLACE
 
 template <class T>
-T atomicAdd(T* address, T value) {
+__forceinline__ T atomicAdd(T* address, T value) {
   return tandem::simt::atomic_update(address, [=](T old) { return static_cast<T>(old + value); });
 }
 template <class T>
-T atomicSub(T* address, T value) {
+__forceinline__ T atomicSub(T* address, T value) {
   return tandem::simt::atomic_update(address, [=](T old) { return static_cast<T>(old - value); });
 }
 template <class T>
-T atomicMin(T* address, T value) {
+__forceinline__ T atomicMin(T* address, T value) {
   return tandem::simt::atomic_update(address, [=](T old) { return value < old ? value : old; });
 }
 template <class T>
-T atomicMax(T* address, T value) {
+__forceinline__ T atomicMax(T* address, T value) {
   return tandem::simt::atomic_update(address, [=](T old) { return value > old ? value : old; });
 }
 template <class T>
-T atomicAnd(T* address, T value) {
+__forceinline__ T atomicAnd(T* address, T value) {
   return tandem::simt::atomic_update(address, [=](T old) { return old & value; });
 }
 template <class T>
-T atomicOr(T* address, T value) {
+__forceinline__ T atomicOr(T* address, T value) {
   return tandem::simt::atomic_update(address, [=](T old) { return old | value; });
 }
 template <class T>
-T atomicExch(T* address, T value) {
-  return std::atomic_ref<T>(*address).exchange(value);
+__forceinline__ T atomicExch(T* address, T value) {
+  T old;
+  __atomic_exchange(address, &value, &old, __ATOMIC_SEQ_CST);
+  return old;
 }
 template <class T>
-T atomicCAS(T* address, T expected, T value) {
-  std::atomic_ref<T>(*address).compare_exchange_strong(expected, value);
+__forceinline__ T atomicCAS(T* address, T expected, T value) {
+  tandem::simt::compare_exchange(address, expected, value);
   return expected;
 }
 
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __threadfence() { tandem::simt::fence(); }
 inline void __threadfence_block() { __threadfence(); }
 inline void __threadfence_system() { __threadfence(); }
 

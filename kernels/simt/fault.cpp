@@ -5,11 +5,16 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 
 #include "block.h"
+#include "clocks.h"
+#include "control.h"
 #include "enqueue.h"
+#include "memory.h"
+#include "runtime.h"
 #include "symbol.h"
 
 namespace tandem::simt {
@@ -17,6 +22,7 @@ namespace {
 
 std::mutex mutex;
 std::string text;
+bool printing = true;
 struct sigaction previous;
 
 void* instruction(const void* context) {
@@ -29,13 +35,31 @@ void* instruction(const void* context) {
 #endif
 }
 
+/// Whether the calling thread may touch that device's memory; if not, says who does.
+bool is_allowed(int device, std::string& who) {
+  const RunningOperation* operation = running_operation();
+  if (!operation || operation->name.kind == OperationKind::HostFunction) {
+    who = "host code touched";
+    return false;
+  }
+  if (operation->name.kind == OperationKind::Kernel && operation->device != device &&
+      !peer_access(operation->device, device)) {
+    who = "a kernel of device " + std::to_string(operation->device) + " touched, without peer access,";
+    return false;
+  }
+  return true;
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
   // A fault is not an asynchronous event: it happens in user code, which holds none of our locks.
-  if (device_of(info->si_addr) >= 0) {
-    const std::string what =
-        "illegal access to " + describe_address(info->si_addr) + ", at " + place_of_instruction(instruction(context));
+  if (const int device = device_of(info->si_addr); device >= 0) {
+    std::string who;
+    const bool allowed = is_allowed(device, who);
+    if (allowed && open_allocation(info->si_addr)) return;
+    const std::string what = (allowed || !find_allocation(info->si_addr) ? "illegal access to" : who) + " " +
+                             describe_address(info->si_addr) + ", at " + place_of_instruction(instruction(context));
     if (in_kernel()) abandon_kernel(what);
-    const std::string line = "simulated GPU: host code: " + what + "\n";
+    const std::string line = "simulated GPU: " + what + "\n";
     static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
   }
   sigaction(signal, &previous, nullptr);  // the instruction is tried again, and the previous handler gets it
@@ -46,6 +70,12 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 void report(const std::string& line) {
   const std::scoped_lock lock(mutex);
   text += line + "\n";
+  if (printing) std::fputs(("simulated GPU: " + line + "\n").c_str(), stderr);
+}
+
+void print_reports(bool print) {
+  const std::scoped_lock lock(mutex);
+  printing = print;
 }
 
 std::string take_report() {

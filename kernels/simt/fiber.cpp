@@ -9,25 +9,12 @@
 #include <new>
 #include <utility>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define TANDEM_ASAN_FIBERS
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define TANDEM_ASAN_FIBERS
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define TANDEM_TSAN_FIBERS
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TANDEM_TSAN_FIBERS
-#endif
-#endif
+#include "sanitizers.h"
 
-#ifdef TANDEM_ASAN_FIBERS
+#ifdef TANDEM_SIMT_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef TANDEM_TSAN_FIBERS
+#ifdef TANDEM_SIMT_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -35,7 +22,7 @@ namespace tandem::simt {
 namespace {
 
 constexpr std::size_t kGuard = 4096;
-#if defined(TANDEM_ASAN_FIBERS) || defined(TANDEM_TSAN_FIBERS)
+#if defined(TANDEM_SIMT_ASAN) || defined(TANDEM_SIMT_TSAN)
 constexpr std::size_t kStack = std::size_t{256} << 10;
 #else
 constexpr std::size_t kStack = std::size_t{64} << 10;
@@ -51,18 +38,18 @@ struct Fiber::State {
 #else
   ucontext_t context{};
 #endif
-#ifdef TANDEM_ASAN_FIBERS
+#ifdef TANDEM_SIMT_ASAN
   void* fake_stack = nullptr;
   const void* bottom = nullptr;
   std::size_t size = 0;
 #endif
-#ifdef TANDEM_TSAN_FIBERS
+#ifdef TANDEM_SIMT_TSAN
   void* tsan = nullptr;
 #endif
   State* came_from = nullptr;
 
   void arrived() {
-#ifdef TANDEM_ASAN_FIBERS
+#ifdef TANDEM_SIMT_ASAN
     __sanitizer_finish_switch_fiber(fake_stack, &came_from->bottom, &came_from->size);
 #endif
   }
@@ -107,7 +94,7 @@ thread_local void* starting = nullptr;
 }  // namespace
 
 Fiber::Fiber() : state_(std::make_unique<State>()) {
-#ifdef TANDEM_TSAN_FIBERS
+#ifdef TANDEM_SIMT_TSAN
   state_->tsan = __tsan_get_current_fiber();
 #endif
 }
@@ -132,18 +119,18 @@ Fiber::Fiber(std::function<void()> body) : state_(std::make_unique<State>()) {
   state_->context.uc_stack.ss_size = kStack;
   makecontext(&state_->context, entry, 0);
 #endif
-#ifdef TANDEM_ASAN_FIBERS
+#ifdef TANDEM_SIMT_ASAN
   state_->bottom = state_->stack + kGuard;
   state_->size = kStack;
 #endif
-#ifdef TANDEM_TSAN_FIBERS
+#ifdef TANDEM_SIMT_TSAN
   state_->tsan = __tsan_create_fiber(0);
 #endif
 }
 
 Fiber::~Fiber() {
   if (!state_->stack) return;
-#ifdef TANDEM_TSAN_FIBERS
+#ifdef TANDEM_SIMT_TSAN
   __tsan_destroy_fiber(state_->tsan);
 #endif
   munmap(state_->stack, kGuard + kStack);
@@ -154,10 +141,10 @@ void Fiber::switch_from(Fiber& from) {
   State& there = *state_;
   there.came_from = &here;
   starting = &there;
-#ifdef TANDEM_ASAN_FIBERS
+#ifdef TANDEM_SIMT_ASAN
   __sanitizer_start_switch_fiber(&here.fake_stack, there.bottom, there.size);
 #endif
-#ifdef TANDEM_TSAN_FIBERS
+#ifdef TANDEM_SIMT_TSAN
   __tsan_switch_to_fiber(there.tsan, 0);
 #endif
 #if defined(__x86_64__)

@@ -1,19 +1,16 @@
-// CUDA's functions for devices, streams, events and launches.
+// CUDA's functions for errors, streams, events and launches.
 
 #include "runtime.h"
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "block.h"
 #include "enqueue.h"
+#include "failures.h"
 #include "fault.h"
 #include "options.h"
 
@@ -22,11 +19,6 @@ namespace {
 
 thread_local int device_of_thread = 0;
 thread_local cudaError_t last_error = cudaSuccess;
-
-std::mutex peers_mutex;
-std::array<std::array<bool, 16>, 16> peers{};
-
-bool is_device(int device) { return device >= 0 && device < options().gpus; }
 
 std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -48,6 +40,7 @@ static cudaError_t queued(cudaError_t error) {
 }
 
 int current_device() { return device_of_thread; }
+void make_current(int device) { device_of_thread = device; }
 
 CUstream_st* resolve(cudaStream_t stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) return default_stream(device_of_thread);
@@ -72,6 +65,11 @@ cudaError_t put_on(cudaStream_t handle, Operation operation) {
   return legacy ? waited(drain(stream), stream->device) : cudaSuccess;
 }
 
+cudaError_t fail_on(cudaStream_t stream, int code) {
+  const auto error = static_cast<cudaError_t>(code);
+  return is_fault_of_device(code) ? put_on(stream, {.work = [error] { return error; }}) : error;
+}
+
 cudaError_t launch(const LaunchShape& shape, cudaStream_t stream, std::function<void()> thread) {
   const dim3 &g = shape.grid, &b = shape.block;
   const std::size_t threads = std::size_t{b.x} * b.y * b.z;
@@ -79,26 +77,31 @@ cudaError_t launch(const LaunchShape& shape, cudaStream_t stream, std::function<
       g.y > 65535 || g.z > 65535 || shape.shared > std::size_t{227} << 10) {
     return result(cudaErrorInvalidConfiguration);
   }
-  return queued(put_on(stream, {[shape, thread = std::move(thread)] {
-                                  install_fault_handler();
-                                  const std::string fault = run_grid(shape, thread, options().order);
-                                  if (fault.empty()) return cudaSuccess;
-                                  report(fault);
-                                  return cudaErrorIllegalAddress;
-                                },
-                                {},
-                                false}));
+  if (const int code = take_failure(Call::Launch); code != 0) return queued(fail_on(stream, code));
+  return queued(put_on(stream, {.work =
+                                    [shape, thread = std::move(thread)] {
+                                      install_fault_handler();
+                                      const std::string fault = run_grid(shape, thread, options().order);
+                                      if (fault.empty()) return cudaSuccess;
+                                      report(fault);
+                                      return cudaErrorIllegalAddress;
+                                    },
+                                .name = {OperationKind::Kernel, "", shape.kernel}}));
 }
 
-cudaError_t enqueue(cudaStream_t stream, std::function<cudaError_t()> work) {
-  return result(put_on(stream, {std::move(work), {}, false}));
+cudaError_t enqueue(cudaStream_t stream, const char* name, std::function<cudaError_t()> work) {
+  return result(put_on(stream, {.work = std::move(work), .name = {OperationKind::Library, name}}));
 }
 
-cudaError_t enqueue_meeting(cudaStream_t stream, std::function<cudaError_t()> arrive, std::function<bool()> may_go) {
-  if (const cudaError_t error = put_on(stream, {std::move(arrive), {}, true}); error != cudaSuccess) {
+cudaError_t enqueue_meeting(cudaStream_t stream, const char* name, std::shared_ptr<Crossing> order,
+                            std::function<cudaError_t()> arrive, std::function<bool()> may_go) {
+  const OperationName as{OperationKind::Library, name};
+  if (const cudaError_t error =
+          put_on(stream, {.work = std::move(arrive), .wakes_others = true, .name = as, .gives = order});
+      error != cudaSuccess) {
     return result(error);
   }
-  return result(put_on(stream, {{}, std::move(may_go), true}));
+  return result(put_on(stream, {.ready = std::move(may_go), .wakes_others = true, .name = as, .takes = order}));
 }
 
 }  // namespace tandem::simt
@@ -128,8 +131,11 @@ static const ErrorText* error_text(cudaError_t code) {
       {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
       {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
       {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+      {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
       {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
       {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+      {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+      {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
       {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
       {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
        "peer access is not supported between these two devices"},
@@ -146,40 +152,6 @@ const char* cudaGetErrorName(cudaError_t error) {
 const char* cudaGetErrorString(cudaError_t error) {
   const ErrorText* t = error_text(error);
   return t ? t->text : "unknown error";
-}
-
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = options().gpus;
-  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = current_device();
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int device) {
-  if (!is_device(device)) return result(cudaErrorInvalidDevice);
-  device_of_thread = device;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceSynchronize() { return result(waited(drain_device(current_device()), current_device())); }
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  *least = 0;
-  *greatest = -5;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  if (!is_device(device) || !is_device(peer)) return result(cudaErrorInvalidDevice);
-  *can = device != peer && options().peers;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-  if (!is_device(peer) || peer == current_device()) return result(cudaErrorInvalidDevice);
-  if (flags != 0) return result(cudaErrorInvalidValue);
-  if (!options().peers) return result(cudaErrorPeerAccessUnsupported);
-  const std::scoped_lock lock(peers_mutex);
-  bool& on = peers[static_cast<std::size_t>(current_device())][static_cast<std::size_t>(peer)];
-  return std::exchange(on, true) ? result(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
@@ -215,11 +187,14 @@ cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (!event) return result(cudaErrorInvalidResourceHandle);
   if (!event->last) return cudaSuccess;  // never recorded: nothing to wait for
-  return result(put_on(stream, {{}, [point = event->last] { return point->done.load(); }, false}));
+  return result(put_on(stream, {.ready = [point = event->last] { return point->done.load(); },
+                                .name = {OperationKind::Other, "cudaStreamWaitEvent"},
+                                .takes = event->last}));
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   if (!function) return result(cudaErrorInvalidValue);
-  return result(put_on(stream, {[=] { return function(data), cudaSuccess; }, {}, false}));
+  return result(put_on(stream, {.work = [=] { return function(data), cudaSuccess; },
+                                .name = {OperationKind::HostFunction, "cudaLaunchHostFunc"}}));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -239,13 +214,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   if (stream->device != event->device) return result(cudaErrorInvalidResourceHandle);
   auto point = std::make_shared<Point>();
   event->last = point;
-  return result(put_on(handle, {[point] {
-                                  point->time_ns = now();
-                                  point->done = true;
-                                  return cudaSuccess;
-                                },
-                                {},
-                                true}));
+  return result(put_on(handle, {.work =
+                                    [point] {
+                                      point->time_ns = now();
+                                      point->done = true;
+                                      return cudaSuccess;
+                                    },
+                                .wakes_others = true,
+                                .name = {OperationKind::Other, "cudaEventRecord"},
+                                .gives = point}));
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (!event) return result(cudaErrorInvalidResourceHandle);
@@ -254,7 +231,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!event) return result(cudaErrorInvalidResourceHandle);
-  return result(!event->last || event->last->done ? cudaSuccess : cudaErrorNotReady);
+  return result(!event->last || is_done(*event->last) ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   if (!begin || !end || !begin->last || !end->last || ((begin->flags | end->flags) & cudaEventDisableTiming) != 0) {

@@ -14,18 +14,28 @@
 #include <string>
 #include <vector>
 
+#include "clocks.h"
+
 namespace tandem::simt {
+
+/// Where the order of one stream enters others'. Guarded by the scheduler.
+struct Crossing {
+  Time time;
+};
 
 struct Operation {
   /// Returns an error, which kills the device, or cudaSuccess.
-  std::function<cudaError_t()> work;
+  std::function<cudaError_t()> work{};
   /// Whether it may start; empty: at once. Called with the scheduler locked.
-  std::function<bool()> ready;
+  std::function<bool()> ready{};
   bool wakes_others = false;  ///< streams that wait for something look again after it
+  OperationName name{};
+  std::shared_ptr<Crossing> gives{}, takes{};  ///< it and what is before comes before what takes later
+  std::shared_ptr<const Time> after{};         ///< what the host knows to be done when it queues; put() fills it in
 };
 
 /// What cudaEventRecord leaves in a stream.
-struct Point {
+struct Point : Crossing {
   std::atomic<bool> done{false};
   std::atomic<std::int64_t> time_ns{0};
 };
@@ -36,9 +46,13 @@ struct CUstream_st {
   int device;
   unsigned flags;
   int priority;
-  std::deque<tandem::simt::Operation> queue;
+  std::deque<tandem::simt::Operation> queue{};
   bool busy = false, ending = false;
-  std::condition_variable changed;
+  std::condition_variable changed{};
+  unsigned number = 0;           // in the order of creation, from 1
+  unsigned slot = 0;             // its place in Time
+  std::uint64_t operations = 0;  // so far
+  tandem::simt::Time time{};
 };
 
 struct CUevent_st {
@@ -62,6 +76,8 @@ void put(CUstream_st* stream, Operation operation);
 bool drain(CUstream_st* stream);
 bool drain_device(int device);
 bool wait_for(const Point& point);
+/// Whether it is reached.
+bool is_done(const Point& point);
 bool is_idle(CUstream_st* stream);
 /// Streams look again whether their first operation may start.
 void wake();

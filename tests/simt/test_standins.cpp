@@ -17,7 +17,7 @@
 
 #include "../../kernels/cuda/nccl.h"
 #include "../../kernels/error.h"
-#include "../../kernels/simt/standins/control.h"
+#include "../../kernels/simt/control.h"
 #include "../catch.h"
 
 namespace simt = tandem::simt;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "../../backend.h"
 #include "standin.h"
@@ -37,6 +38,11 @@ struct Matrix {
   const void* data;
   std::int64_t rows, cols, ld, stride, batch, element;
 
+  /// One item's columns.
+  simt::Bytes item(std::int64_t i) const {
+    return {static_cast<const char*>(data) + i * stride * element, static_cast<std::size_t>(rows * element),
+            static_cast<std::size_t>(ld * element), static_cast<std::size_t>(rows == 0 ? 0 : cols)};
+  }
   bool has_valid_ld() const { return ld >= std::max<std::int64_t>(1, rows); }
   std::size_t bytes() const {
     if (rows == 0 || cols == 0 || batch == 0) return 0;
@@ -237,12 +243,18 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(cublasHandle_t handle, cublasOperat
   // The same memory read by rows: c' = op(b)' op(a)'.
   const DType dtype = single ? DType::Float32 : DType::Float64;
   const Operand out(mc, false, dtype), left(mb, tb, dtype), right(ma, ta, dtype);
+  std::vector<simt::Bytes> reads, writes;
+  for (std::int64_t i = 0; i < batch; ++i) {
+    reads.push_back(ma.item(i));
+    reads.push_back(mb.item(i));
+    if (value(beta) != 0) reads.push_back(mc.item(i));
+    writes.push_back(mc.item(i));
+  }
   const cudaError_t queued =
-      simt::queue(handle->stream, function, {{a, ma.bytes()}, {b, mb.bytes()}}, {{c, mc.bytes()}},
-                  [out, left, right, factor = value(beta)] {
-                    tandem::kernels::Stream stream;
-                    tandem::kernels::cpu_backend().gemm(stream, out.view(), left.view(), right.view(), factor);
-                  });
+      simt::queue(handle->stream, function, reads, writes, [out, left, right, factor = value(beta)] {
+        tandem::kernels::Stream stream;
+        tandem::kernels::cpu_backend().gemm(stream, out.view(), left.view(), right.view(), factor);
+      });
   return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -16,8 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "../control.h"
+#include "../failures.h"
+#include "../scheduler.h"
 #include "collective.h"
-#include "control.h"
 #include "standin.h"
 
 namespace simt = tandem::simt;
@@ -39,6 +41,7 @@ struct Meeting {
   bool done = false;
   std::thread::id thread;  // of the first call
   std::uint64_t group = 0;
+  std::shared_ptr<simt::Crossing> order = std::make_shared<simt::Crossing>();
 };
 
 /// What the ranks of one communicator share.
@@ -143,6 +146,13 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
         return refuse(ncclInvalidUsage, p.call.name(), fault);
       }
     }
+    if (const int code = simt::take_failure(simt::Call::Collective); code != 0) {
+      const auto result = static_cast<ncclResult_t>(code);
+      const std::string fault = who + p.call.text() + " fails on demand";
+      world->fail(result, fault);
+      simt::wake();
+      return refuse(result, p.call.name(), fault);
+    }
     meeting = slot;
     std::erase_if(comm.running, [](const auto& entry) { return entry.second->done; });
     comm.running.emplace_back(p.stream, meeting);
@@ -154,7 +164,7 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
   if (p.call.reads(comm.rank)) reads.push_back({p.part.send, p.call.send_bytes(world->ranks)});
   if (p.call.writes(comm.rank)) writes.push_back({p.part.receive, p.call.receive_bytes(world->ranks)});
   const cudaError_t queued = simt::queue_meeting(
-      p.stream, p.call.name(), reads, writes,
+      p.stream, p.call.name(), meeting->order, reads, writes,
       [world, meeting, aborted = comm.aborted] {
         const std::lock_guard lock(world->mutex);
         if (*aborted || ++meeting->arrivals < world->ranks || meeting->done || meeting->never_ends) return;

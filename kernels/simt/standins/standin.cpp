@@ -4,25 +4,52 @@
 #include <optional>
 #include <utility>
 
+#include "../clocks.h"
 #include "../enqueue.h"
+#include "../options.h"
+#include "../shadow.h"
 
 namespace tandem::simt {
 namespace {
 
 std::string on_device(int device) { return "device " + std::to_string(device); }
 
-/// The work, unless its memory has been freed by the time its turn comes.
+/// What is wrong with the use of this memory when the turn has come: freed, not written, used by another stream.
+std::string fault_of(const char* name, const Bytes& bytes, bool write) {
+  if (bytes.count == 0 || bytes.lines == 0 || device_of(bytes.data) < 0) return {};
+  if (!find_allocation(bytes.data)) return std::string(name) + " uses " + describe_address(bytes.data);
+  for (std::size_t i = 0; i < bytes.lines; ++i) {
+    const char* line = static_cast<const char*>(bytes.data) + i * bytes.pitch;
+    if (std::string fault = use_range(line, bytes.count, write); !fault.empty()) return fault;
+    if (write || !options().check.unwritten) continue;
+    if (const std::size_t first = find_unwritten(line, bytes.count); first != bytes.count) {
+      return std::string(name) + " reads memory that nothing has written: " + describe_address(line + first);
+    }
+  }
+  return {};
+}
+
+/// The work, unless something is wrong with its memory by the time its turn comes.
 std::function<cudaError_t()> checked(const char* name, const std::vector<Bytes>& reads,
                                      const std::vector<Bytes>& writes, std::function<void()> work) {
-  std::vector<Bytes> all = reads;
-  all.insert(all.end(), writes.begin(), writes.end());
-  return [name, all = std::move(all), work = std::move(work)] {
-    for (const Bytes& bytes : all) {
-      if (bytes.count == 0 || device_of(bytes.data) < 0 || find_allocation(bytes.data)) continue;
-      report(std::string(name) + " uses " + describe_address(bytes.data));
+  return [=, work = std::move(work)] {
+    std::string fault;
+    for (const Bytes& bytes : reads) {
+      if (fault.empty()) fault = fault_of(name, bytes, false);
+    }
+    for (const Bytes& bytes : writes) {
+      if (fault.empty()) fault = fault_of(name, bytes, true);
+    }
+    if (!fault.empty()) {
+      report(fault);
       return cudaErrorIllegalAddress;
     }
     work();
+    for (const Bytes& bytes : writes) {
+      for (std::size_t i = 0; i < bytes.lines; ++i) {
+        mark_written(static_cast<const char*>(bytes.data) + i * bytes.pitch, bytes.count);
+      }
+    }
     return cudaSuccess;
   };
 }
@@ -75,13 +102,14 @@ bool is_device_memory(const void* pointer) { return find_allocation(pointer).has
 
 cudaError_t queue(cudaStream_t stream, const char* name, const std::vector<Bytes>& reads,
                   const std::vector<Bytes>& writes, std::function<void()> work) {
-  return enqueue(stream, checked(name, reads, writes, std::move(work)));
+  return enqueue(stream, name, checked(name, reads, writes, std::move(work)));
 }
 
-cudaError_t queue_meeting(cudaStream_t stream, const char* name, const std::vector<Bytes>& reads,
-                          const std::vector<Bytes>& writes, std::function<void()> arrive,
-                          std::function<bool()> may_go) {
-  return enqueue_meeting(stream, checked(name, reads, writes, std::move(arrive)), std::move(may_go));
+cudaError_t queue_meeting(cudaStream_t stream, const char* name, std::shared_ptr<Crossing> order,
+                          const std::vector<Bytes>& reads, const std::vector<Bytes>& writes,
+                          std::function<void()> arrive, std::function<bool()> may_go) {
+  return enqueue_meeting(stream, name, std::move(order), checked(name, reads, writes, std::move(arrive)),
+                         std::move(may_go));
 }
 
 }  // namespace tandem::simt

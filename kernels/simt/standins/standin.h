@@ -38,9 +38,11 @@ class Handles {
   std::unordered_map<const T*, std::unique_ptr<T>> live_;
 };
 
+/// `lines` times `count` bytes, `pitch` bytes apart.
 struct Bytes {
   const void* data;
   std::size_t count;
+  std::size_t pitch = 0, lines = 1;
 };
 
 /// Puts into the simulator's report that a call was refused.
@@ -57,13 +59,17 @@ std::string overlap_fault(const char* name, Bytes bytes, const char* other_name,
 
 bool is_device_memory(const void* pointer);
 
+struct Crossing;
+
 /// Queues work that reads and writes these bytes of the stream's device.
 cudaError_t queue(cudaStream_t stream, const char* name, const std::vector<Bytes>& reads,
                   const std::vector<Bytes>& writes, std::function<void()> work);
 
 /// The same for work that meets others: runs `arrive`, which may touch any device, and holds the stream until `may_go`.
-cudaError_t queue_meeting(cudaStream_t stream, const char* name, const std::vector<Bytes>& reads,
-                          const std::vector<Bytes>& writes, std::function<void()> arrive, std::function<bool()> may_go);
+/// `order` belongs to all that meet.
+cudaError_t queue_meeting(cudaStream_t stream, const char* name, std::shared_ptr<Crossing> order,
+                          const std::vector<Bytes>& reads, const std::vector<Bytes>& writes,
+                          std::function<void()> arrive, std::function<bool()> may_go);
 /// Streams that are held look again whether they may go on.
 void wake();
 

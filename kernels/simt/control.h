@@ -1,0 +1,37 @@
+#pragma once
+// What tests ask of simulated GPUs.
+
+#include <chrono>
+
+namespace tandem::simt {
+
+/// Whether what the simulator finds is also told on stderr, at once. It is, at first.
+void print_reports(bool print);
+
+/// What can be made to fail. The codes are CUDA's, and for collectives NCCL's.
+enum class Call {
+  Malloc,      ///< cudaMalloc
+  Pinned,      ///< cudaHostAlloc
+  Copy,        ///< every kind of cudaMemcpy
+  Launch,      ///< of a kernel
+  Collective,  ///< of one rank
+};
+inline constexpr int kCalls = 5;
+/// Its name in TANDEM_SIM_FAIL.
+const char* name_of(Call call);
+
+/// The n-th such call from now on (1: the next) fails with `code`, and does nothing. A code that stands for a fault of
+/// the device, such as cudaErrorIllegalAddress, comes as on a real GPU: copies and launches are accepted, and the
+/// device is dead when their turn comes. A collective that fails is the end of its communicator.
+void fail(Call call, int n, int code);
+/// Also those of TANDEM_SIM_FAIL.
+void clear_failures();
+
+/// Whether collectives that are issued from now on never end, as on a broken network: until their communicator is
+/// aborted.
+void hang_collectives(bool hang);
+
+/// How long ncclCommInitRank waits for the other ranks before it fails; 30 seconds at first.
+void set_join_timeout(std::chrono::milliseconds timeout);
+
+}  // namespace tandem::simt
