@@ -50,7 +50,8 @@ Tensor scalar_tensor(const Scalar& value, DType dtype = kFloat32, Device device 
 Tensor rand(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
 Tensor randn(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
 /// lo <= x < hi.
-Tensor randint(std::int64_t lo, std::int64_t hi, const Shape& shape, DType dtype = kInt64, Device device = get_default_device());
+Tensor randint(std::int64_t lo, std::int64_t hi, const Shape& shape, DType dtype = kInt64,
+               Device device = get_default_device());
 
 // ---------------------------------------------------------------- elementwise, one operand
 #define TANDEM_DECLARE_UNARY(Functor, name) Tensor name(const Tensor& x);
