@@ -110,7 +110,8 @@ class CachingAllocator final : public Allocator {
   void free(std::byte* data, std::size_t bytes) noexcept override {
     const SizeClass c = size_class(bytes);
     if (poison.load(std::memory_order_relaxed)) source_->poison(data, bytes);
-    ASAN_POISON_MEMORY_REGION(data, c.bytes);
+    // On a CUDA device, what was queued may still use it.
+    if (device_.type == DeviceType::CPU) ASAN_POISON_MEMORY_REGION(data, c.bytes);
     const std::scoped_lock lock(mutex_);
     stats_.allocated -= c.bytes;
     auto& list = free_[static_cast<std::size_t>(c.index)];

@@ -84,7 +84,8 @@ __device__ void store_element(std::index_sequence<K...>, const Offsets<N>& at, c
 
 /// `plan` counts packs. A plan of one dimension may have `rest` further elements.
 template <class Plan, class Op, class R, class... Ts>
-__global__ void __launch_bounds__(kBlock) map_packs(const Plan plan, int rest, const Op op, R* out, Source<Ts>... in) {
+__global__ void __launch_bounds__(kBlock, 3)
+    map_packs(const Plan plan, int rest, const Op op, R* out, Source<Ts>... in) {
   constexpr int n = kNeighbours<R, Ts...>;
   const std::index_sequence_for<Ts...> inputs;
   for (std::int64_t i = global_index(); i < plan.numel; i += global_stride()) {

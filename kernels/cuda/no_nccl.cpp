@@ -23,7 +23,7 @@ void Communicator::all_reduce(int, const void*, void*, std::int64_t, DType, cuda
 void Communicator::check_async() const { unavailable(); }
 void Communicator::abort() noexcept {}
 Communicator::Group::Group() { unavailable(); }
-Communicator::Group::~Group() = default;
+Communicator::Group::~Group() {}
 void Communicator::Group::end() {
   open_ = false;
   unavailable();

@@ -124,7 +124,7 @@ struct ColumnShape {
 };
 
 template <class P>
-__global__ void __launch_bounds__(kBlock, 4) reduce_columns(const Reduction<P> r, const ColumnShape s) {
+__global__ void __launch_bounds__(kBlock, 3) reduce_columns(const Reduction<P> r, const ColumnShape s) {
   __shared__ typename P::Sum sums[kBlock];
   const int t = static_cast<int>(threadIdx.x), x = t % s.width, y = t / s.width, height = kBlock / s.width;
   const std::int64_t columns = r.kept.shape[0], all_strips = r.kept.numel / columns * s.strips;

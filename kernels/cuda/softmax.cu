@@ -16,14 +16,14 @@ namespace tandem::kernels::cuda {
 namespace {
 
 template <class T, int Threads>
-__global__ void __launch_bounds__(RowGroup<Threads>::kThreads, RowGroup<Threads>::kResident)
+__global__ void __launch_bounds__(RowGroup<Threads>::kThreads, 1)
     softmax_rows(std::int64_t n, std::int64_t c, const T* in, T* out, bool log, bool packed) {
   using Tile = RowTile<T, Threads>;
   using Group = RowGroup<Threads>;
   for (std::int64_t row = Group::first(); row < n; row += Group::step()) {
     const T* x = in + row * c;
     T* y = out + row * c;
-    if (c <= Tile::kSize) {
+    if (Threads == kRowWarp || c <= Tile::kSize) {  // as launch_rows() chooses
       Tile tile;
       tile.load(x, static_cast<int>(c), packed, MaxSum<T>::kLowest);
       const T max = Group::max(tile.max());
@@ -103,7 +103,7 @@ struct Split {
 constexpr int kAtOnce = 4;
 
 template <class T>
-__global__ void __launch_bounds__(kBlock) softmax_columns(const Split s, const T* in, T* out, bool log) {
+__global__ void __launch_bounds__(kBlock, 2) softmax_columns(const Split s, const T* in, T* out, bool log) {
   __shared__ T maxima[kBlock];
   __shared__ double sums[kBlock];
   const int t = static_cast<int>(threadIdx.x), x = t % s.width, y = t / s.width, height = kBlock / s.width;

@@ -107,7 +107,8 @@ bool release(void* data) {
   if (found == memory.live.end()) return false;
   const Block& block = found->second;
   // A fresh mapping in its place gives the pages back and protects them.
-  mmap(block.pages, block.length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  static_cast<void>(
+      mmap(block.pages, block.length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
   mark_freed(data, block.bytes);
   memory.used -= round_up(block.bytes, kAlignment);
   memory.live.erase(found);

@@ -102,7 +102,8 @@ cudaError_t enqueue_meeting(cudaStream_t stream, const char* name, std::shared_p
       error != cudaSuccess) {
     return result(error);
   }
-  return result(put_on(stream, {.ready = std::move(may_go), .wakes_others = true, .name = as, .takes = order}));
+  return result(
+      put_on(stream, {.ready = std::move(may_go), .wakes_others = true, .name = as, .takes = std::move(order)}));
 }
 
 }  // namespace tandem::simt
