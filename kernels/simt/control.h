@@ -2,11 +2,27 @@
 // What tests ask of simulated GPUs.
 
 #include <chrono>
+#include <cstddef>
+#include <string>
 
 namespace tandem::simt {
 
 /// Whether what the simulator finds is also told on stderr, at once. It is, at first.
 void print_reports(bool print);
+
+/// While one exists, what the calling thread makes is meant to stay, and no leak: memory, streams, events.
+class Permanent {
+ public:
+  Permanent();
+  ~Permanent();
+  Permanent(const Permanent&) = delete;
+  Permanent& operator=(const Permanent&) = delete;
+};
+/// What would be a leak if the program ended now, a line for each place that made some. With TANDEM_SIM_CHECK=leaks.
+std::string leaks();
+
+/// Of device memory: nobody has written it. For allocators that give memory out again (TANDEM_SIM_CHECK=unwritten).
+void mark_unwritten(const void* address, std::size_t bytes);
 
 /// What can be made to fail. The codes are CUDA's, and for collectives NCCL's.
 enum class Call {

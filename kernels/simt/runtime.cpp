@@ -12,6 +12,7 @@
 #include "enqueue.h"
 #include "failures.h"
 #include "fault.h"
+#include "leaks.h"
 #include "options.h"
 
 namespace tandem::simt {
@@ -154,17 +155,22 @@ const char* cudaGetErrorString(cudaError_t error) {
   return t ? t->text : "unknown error";
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+static cudaError_t create_stream(cudaStream_t* stream, unsigned flags, int priority, const void* caller) {
   if (!stream || flags > cudaStreamNonBlocking) return result(cudaErrorInvalidValue);
   *stream = make_stream(current_device(), flags, std::clamp(priority, -5, 0));
+  note_made(Resource::Stream, *stream, current_device(), 0, caller);
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return cudaStreamCreateWithPriority(stream, flags, 0);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  return create_stream(stream, flags, priority, __builtin_return_address(0));
 }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return create_stream(stream, flags, 0, __builtin_return_address(0));
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create_stream(stream, 0, 0, __builtin_return_address(0)); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (!stream || !is_stream(stream)) return result(cudaErrorInvalidResourceHandle);
+  note_gone(stream);
   end_stream(stream);
   return cudaSuccess;
 }
@@ -197,14 +203,19 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
                                 .name = {OperationKind::HostFunction, "cudaLaunchHostFunc"}}));
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+static cudaError_t create_event(cudaEvent_t* event, unsigned flags, const void* caller) {
   if (!event) return result(cudaErrorInvalidValue);
   *event = new CUevent_st{current_device(), flags, nullptr};
+  note_made(Resource::Event, *event, current_device(), 0, caller);
   return cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return create_event(event, flags, __builtin_return_address(0));
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return create_event(event, 0, __builtin_return_address(0)); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   if (!event) return result(cudaErrorInvalidResourceHandle);
+  note_gone(event);
   delete event;
   return cudaSuccess;
 }

@@ -14,6 +14,7 @@
 #include "enqueue.h"
 #include "failures.h"
 #include "fault.h"
+#include "leaks.h"
 #include "memory.h"
 #include "options.h"
 #include "runtime.h"
@@ -128,14 +129,18 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   install_fault_handler();
   *pointer = allocate(current_device(), bytes);
-  return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
+  if (!*pointer) return result(cudaErrorMemoryAllocation);
+  note_made(Resource::Memory, *pointer, current_device(), bytes, __builtin_return_address(0));
+  return result(cudaSuccess);
 }
 cudaError_t cudaFree(void* pointer) {
   if (!pointer) return cudaSuccess;
   const int device = device_of(pointer);
   if (device < 0) return result(cudaErrorInvalidValue);
   drain_device(device);
-  return result(release(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+  if (!release(pointer)) return result(cudaErrorInvalidValue);
+  note_gone(pointer);
+  return result(cudaSuccess);
 }
 cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   if (!pointer) return result(cudaErrorInvalidValue);
@@ -143,6 +148,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   if (const int code = take_failure(Call::Pinned); code != 0) return result(static_cast<cudaError_t>(code));
   *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*pointer) return result(cudaErrorMemoryAllocation);
+  note_made(Resource::Pinned, *pointer, 0, bytes, __builtin_return_address(0));
   const std::scoped_lock lock(pinned_mutex);
   pinned.emplace(static_cast<const char*>(*pointer), bytes);
   return cudaSuccess;
@@ -153,6 +159,7 @@ cudaError_t cudaFreeHost(void* pointer) {
     const std::scoped_lock lock(pinned_mutex);
     if (pinned.erase(static_cast<const char*>(pointer)) == 0) return result(cudaErrorInvalidValue);
   }
+  note_gone(pointer);
   std::free(pointer);
   return cudaSuccess;
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "control.h"
 #include "instrument.h"
 #include "memory.h"
 #include "options.h"

@@ -40,13 +40,11 @@ const Shadow& shadow();
 /// Whether kernels tell of their accesses: some file of the program is compiled with -fsanitize=thread.
 bool is_instrumented();
 
-// The address is in device memory, or nothing happens.
+// The address is in device memory, or nothing happens. See also mark_unwritten() in control.h.
 
 void mark_allocated(const void* address, std::size_t bytes);
 void mark_freed(const void* address, std::size_t bytes);
 void mark_written(const void* address, std::size_t bytes);
-/// Nobody has written these bytes, whatever was there: an allocator may say so of memory that it gives out again.
-void mark_unwritten(const void* address, std::size_t bytes);
 /// For a copy. Host memory counts as written.
 void copy_marks(const void* to, const void* from, std::size_t bytes);
 /// The offset of the first byte that nothing has written; `bytes` if there is none.

@@ -418,3 +418,44 @@ TEST_CASE("fault: host code that touches device memory") {
   CHECK_THAT(child.output,
              ContainsSubstring("simulated GPU: host code touched byte 8 of 64 bytes on device 0, " + here(kHostRead)));
 }
+
+TEST_CASE("a program that gives nothing back", "[.]") {
+  if (!is_child()) return;
+  void* memory = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaStream_t stream = nullptr;
+  for (int i = 0; i < 3; ++i) CHECK(cudaMalloc(&memory, 100) == cudaSuccess);
+  CHECK(cudaFree(memory) == cudaSuccess);
+  CHECK(cudaHostAlloc(&memory, 10, cudaHostAllocDefault) == cudaSuccess);
+  CHECK(cudaEventCreate(&event) == cudaSuccess);
+  CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+  const simt::Permanent meant_to_stay;
+  CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+  CHECK(cudaMalloc(&memory, 100) == cudaSuccess);
+}
+constexpr int kLeaks = __LINE__ - 9;
+
+TEST_CASE("a program that gives everything back", "[.]") {
+  if (!is_child()) return;
+  const Zeros data(8);
+  const StreamHandle stream(0);
+  launch(fill_ints, 1, 8, 0, stream.get(), data.data());
+  stream.synchronize();
+}
+
+TEST_CASE("fault: what is still there at exit") {
+  const Child child = run_child("a program that gives nothing back", {{"TANDEM_SIM_CHECK", "leaks"}});
+  CHECK(WEXITSTATUS(child.status) == 1);
+  CHECK_THAT(child.output, ContainsSubstring("All tests passed"));
+  const auto check_leak = [&](const char* what, int line) {
+    CHECK_THAT(child.output, ContainsSubstring(std::string("simulated GPU: leak: ") + what + ", made by ") &&
+                                 ContainsSubstring(here(line)));
+  };
+  check_leak("2 allocations of 200 bytes on device 0", kLeaks);
+  check_leak("1 piece of pinned memory of 10 bytes", kLeaks + 2);
+  check_leak("1 event on device 0", kLeaks + 3);
+  check_leak("1 stream on device 0", kLeaks + 4);
+  const Child clean = run_child("a program that gives everything back", {{"TANDEM_SIM_CHECK", "all"}});
+  CHECK(clean.passed());
+  CHECK_THAT(clean.output, !ContainsSubstring("leak"));
+}
