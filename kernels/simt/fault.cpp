@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -52,7 +51,7 @@ std::string describe(const WrongAccess& wrong) {
 
 [[noreturn]] void give_up_kernel() {
   abandon_kernel(describe(wrong_access));
-  std::abort();
+  stop_kernel();
 }
 
 /// Makes the signal handler return into give_up_kernel(), which may then do what handlers may not.

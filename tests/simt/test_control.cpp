@@ -148,6 +148,7 @@ TEST_CASE("simt: a described machine", "[.]") {
   CHECK(cudaMalloc(&memory, 5 << 20) == cudaErrorMemoryAllocation);
   CHECK(cudaMalloc(&memory, 64) == cudaErrorMemoryAllocation);
   CHECK(cudaMalloc(&memory, 64) == cudaSuccess);
+  CHECK(cudaFree(memory) == cudaSuccess);
   const kernels::cuda::StreamHandle stream(0);
   launch(nothing, 1, 1, 0, stream.get());
   CHECK(cudaStreamSynchronize(stream.get()) == cudaErrorIllegalAddress);
