@@ -194,6 +194,10 @@ constexpr int kUnwrittenShared = __LINE__ - 2;
 __global__ void copy_ints(const int* in, int* out) { out[threadIdx.x] = in[threadIdx.x]; }
 constexpr int kCopyInts = __LINE__ - 1;
 
+/// 16 bytes at once, as a structure, which some compilers leave to memcpy.
+__global__ void copy_packs(const float4* in, float4* out) { out[threadIdx.x] = in[threadIdx.x]; }
+constexpr int kCopyPacks = __LINE__ - 1;
+
 __global__ void fill_ints(int* out) { out[threadIdx.x] = 7; }
 constexpr int kFillInts = __LINE__ - 1;
 
@@ -335,6 +339,27 @@ TEST_CASE("fault: kernels that read memory that nothing has written") {
   CHECK_THAT(text,
              ContainsSubstring("a read of 4 bytes, which nothing has written: byte 80 of 128 bytes on device 0") &&
                  ContainsSubstring(here(kCopyInts)) && ContainsSubstring("copy_ints, block (0, 0, 0), thread (20"));
+}
+
+TEST_CASE("fault: structures of 16 bytes that nothing has written, or that lie outside") {
+  const Ints fresh(32), out(32);
+  REQUIRE(cudaMemset(fresh.memory, 0, 64) == cudaSuccess);
+  const auto* in = static_cast<const float4*>(fresh.memory);
+  auto* to = static_cast<float4*>(out.memory);
+  expect_silence([&] { launch(copy_packs, 1, 4, 0, nullptr, in, to); });
+  std::string text = report_of([&](cudaStream_t s) { launch(copy_packs, 1, 8, 0, s, in, to); });
+  CHECK_THAT(text, ContainsSubstring("a read of 16 bytes, which nothing has written: byte 64 of 128 bytes") &&
+                       ContainsSubstring(here(kCopyPacks)) && ContainsSubstring("thread (4, 0, 0)"));
+  text = report_of([&](cudaStream_t s) { launch(copy_packs, 1, 1, 0, s, in, to + 8); });
+  CHECK_THAT(text, ContainsSubstring("illegal access to 0 bytes past the end of 128 bytes") &&
+                       ContainsSubstring("a write of 16 bytes") && ContainsSubstring(here(kCopyPacks)));
+}
+
+TEST_CASE("fault: memory that an allocator gives out again is unwritten") {
+  const Zeros data(32), out(32);
+  simt::mark_unwritten(data.memory, 64);
+  CHECK_THAT(report_of([&](cudaStream_t s) { launch(copy_ints, 1, 32, 0, s, data.data(), out.data()); }),
+             ContainsSubstring("which nothing has written: byte 0 of 128 bytes"));
 }
 
 TEST_CASE("copies carry what is written and what is not") {
