@@ -46,7 +46,8 @@ class Runner {
   void leave(Meeting& meeting);
   unsigned lane() const { return running_ % 32; }
   void* dynamic_shared() { return shared_; }
-  [[noreturn]] void abandon(const std::string& why);
+  void abandon(const std::string& why);
+  [[noreturn]] void stop();
   bool active() const { return shape_ != nullptr; }
   std::string whereabouts() const;
 
@@ -200,6 +201,7 @@ int Runner::barrier(int value, Place place) {
   if (at_barrier_ > 0 && barrier_place_.line != place.line) {
     abandon("barrier divergence: some threads of the block wait at " + str(barrier_place_) + ", this one at " +
             str(place));
+    stop();
   }
   barrier_place_ = place;
   barrier_sum_ += value;
@@ -224,6 +226,7 @@ Meeting& Runner::meet(unsigned mask, std::uint64_t value, Place place, bool orde
   const unsigned self = lane();
   if ((mask >> self & 1U) == 0) {
     abandon("lane " + std::to_string(self) + " is not in its own mask at " + str(place));
+    stop();
   }
   auto& open = meetings_[running_ / 32];
   auto found = std::find_if(open.begin(), open.end(), [&](const auto& m) {
@@ -264,6 +267,9 @@ void Runner::leave(Meeting& meeting) {
 void Runner::abandon(const std::string& why) {
   checker_.pause();
   failure_ = why + ", in " + whereabouts();
+}
+
+void Runner::stop() {
   Fiber& fiber = *current_;
   current_ = &scheduler_;
   scheduler_.switch_from(fiber);
@@ -299,9 +305,8 @@ std::string Runner::divergence() const {
 std::string run_grid(const LaunchShape& shape, const std::function<void()>& thread, unsigned order_seed) {
   return runner.run(shape, thread, order_seed);
 }
-void abandon_kernel(const std::string& why) {
-  if (runner.active()) runner.abandon(why);
-}
+void abandon_kernel(const std::string& why) { runner.abandon(why); }
+void stop_kernel() { runner.stop(); }
 bool in_kernel() { return runner.active(); }
 std::string whereabouts() { return runner.active() ? runner.whereabouts() : "host code"; }
 
@@ -319,6 +324,7 @@ void* dynamic_shared() { return runner.dynamic_shared(); }
 void bad_source_lane(unsigned source, const Meeting& meeting) {
   runner.abandon("a shuffle reads lane " + std::to_string(source) + ", which is not in its mask, at " +
                  str(meeting.place));
+  runner.stop();
 }
 
 }  // namespace tandem::simt

@@ -12,6 +12,7 @@
 #include "sanitizers.h"
 
 #ifdef TANDEM_SIMT_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef TANDEM_SIMT_TSAN
@@ -132,6 +133,10 @@ Fiber::~Fiber() {
   if (!state_->stack) return;
 #ifdef TANDEM_SIMT_TSAN
   __tsan_destroy_fiber(state_->tsan);
+#endif
+#ifdef TANDEM_SIMT_ASAN
+  // Functions that were abandoned have left marks on their variables' surroundings.
+  __asan_unpoison_memory_region(state_->stack + kGuard, kStack);
 #endif
   munmap(state_->stack, kGuard + kStack);
 }

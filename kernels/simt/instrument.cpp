@@ -121,6 +121,7 @@ void AccessChecker::check_device(const Access& access, std::size_t offset) {
   if (device != device_ && !peer_access(device_, device)) {
     abandon_kernel(what(access) + " of another device's memory, without peer access from device " +
                    std::to_string(device_) + ": " + describe_address(access.address) + place(access.code));
+    stop_kernel();
   }
   std::uint8_t* states = shadow().states + offset;
   std::uint8_t all = kAllocated | kWritten;
@@ -130,10 +131,12 @@ void AccessChecker::check_device(const Access& access, std::size_t offset) {
     while ((states[i] & kAllocated) != 0) ++i;
     abandon_kernel("illegal access to " + describe_address(static_cast<const char*>(access.address) + i) + ": " +
                    what(access) + place(access.code));
+    stop_kernel();
   }
   if ((all & kWritten) == 0 && reads_unwritten(access, states, access.bytes)) {
     const char* first = static_cast<const char*>(access.address) + find_unwritten(access.address, access.bytes);
     abandon_kernel(what(access) + ", which nothing has written: " + describe_address(first) + place(access.code));
+    stop_kernel();
   }
   if (access.write && (all & kWritten) == 0) {
     for (std::size_t i = 0; i < access.bytes; ++i) {
@@ -147,6 +150,7 @@ void AccessChecker::check_device(const Access& access, std::size_t offset) {
     if (const OperationId other = use_word(shadow().uses[i], *self, access.write); other != 0) {
       abandon_kernel(what(access) + ", " + describe_address(access.address) + ", which " +
                      describe_conflict(other, *self) + place(access.code));
+      stop_kernel();
     }
   }
 }
@@ -161,9 +165,11 @@ void AccessChecker::check_shared(const Access& access, Local& local) {
     const auto at = static_cast<std::ptrdiff_t>(offset) - static_cast<std::ptrdiff_t>(kZone);
     abandon_kernel(what(access) + " outside dynamic shared memory: at byte " + std::to_string(at) + " of " +
                    std::to_string(dynamic_bytes_) + place(access.code));
+    stop_kernel();
   }
   if ((all & kWritten) == 0 && reads_unwritten(access, states, bytes)) {
     abandon_kernel(what(access) + " of shared memory, which nothing has written in this block" + place(access.code));
+    stop_kernel();
   }
   if (access.write) std::fill_n(states, bytes, kAllocated | kWritten);
   if (!local.touches.empty()) check_race(access, local.touches.data(), offset, true);
@@ -182,6 +188,7 @@ void AccessChecker::check_race(const Access& access, WordTouches* touches, std::
                    (shared ? " of shared memory" : ", " + describe_address(access.address)) + place(access.code) +
                    ", and another thread's " + (race->write ? "write" : "read") + place(unpack(race->code)) +
                    (shared ? ", with no barrier between" : ", in no order"));
+    stop_kernel();
   }
 }
 

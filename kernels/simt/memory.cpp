@@ -8,7 +8,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <vector>
+#include <utility>
 
 #include "options.h"
 #include "sanitizers.h"
@@ -30,6 +30,7 @@ struct Block {
   char* pages;
   std::size_t length, bytes;
   bool open;
+  Block* next_opened = nullptr;
 };
 
 struct DeviceMemory {
@@ -41,7 +42,7 @@ struct DeviceMemory {
 struct Memories {
   std::mutex mutex;
   std::array<DeviceMemory, kMaxDevices> devices;
-  std::vector<const char*> opened;
+  Block* opened = nullptr;  // a list, because signal handlers cannot allocate
 };
 Memories& memories() {
   static auto* m = new Memories;
@@ -110,6 +111,11 @@ bool release(void* data) {
   static_cast<void>(
       mmap(block.pages, block.length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
   mark_freed(data, block.bytes);
+  for (Block** link = &all.opened; *link; link = &(*link)->next_opened) {
+    if (*link != &block) continue;
+    *link = block.next_opened;
+    break;
+  }
   memory.used -= round_up(block.bytes, kAlignment);
   memory.live.erase(found);
   return true;
@@ -141,21 +147,18 @@ bool open_allocation(const void* address) {
   if (block.open) return true;  // meanwhile, by another thread
   if (mprotect(block.pages, block.length, PROT_READ | PROT_WRITE) != 0) return false;
   block.open = true;
-  all.opened.push_back(found->first);
+  block.next_opened = all.opened;
+  all.opened = &block;
   return true;
 }
 
 void close_allocations() {
   Memories& all = memories();
   const std::scoped_lock lock(all.mutex);
-  for (const char* data : all.opened) {
-    auto& live = memory_of(device_of(data)).live;
-    const auto found = live.find(data);
-    if (found == live.end()) continue;
-    mprotect(found->second.pages, found->second.length, PROT_NONE);
-    found->second.open = false;
+  for (Block* block = std::exchange(all.opened, nullptr); block; block = block->next_opened) {
+    mprotect(block->pages, block->length, PROT_NONE);
+    block->open = false;
   }
-  all.opened.clear();
 }
 
 std::size_t used_bytes(int device) {

@@ -5,11 +5,15 @@
 #include <vector>
 
 #include "../../kernels/cuda/queue.h"
+#include "../../kernels/simt/control.h"
 #include "../../kernels/simt/fault.h"
 #include "../../kernels/simt/scheduler.h"
 #include "../catch.h"
 
 namespace simt = tandem::simt;
+
+/// The tests read the reports; nobody needs to see them.
+inline const bool quiet = (simt::print_reports(false), true);
 
 /// `n` ints in the memory of a device.
 struct Ints {

@@ -5,12 +5,11 @@
 #include <string>
 
 #include "../../kernels/cuda/launch.h"
-#include "../../kernels/cuda/queue.h"
 #include "../../kernels/error.h"
 #include "../../kernels/simt/control.h"
-#include "../../kernels/simt/scheduler.h"
 #include "../catch.h"
 #include "child.h"
+#include "simulated.h"
 
 using namespace tandem;
 using kernels::cuda::launch;
@@ -19,6 +18,7 @@ using simt::Call;
 namespace {
 
 __global__ void nothing() {}
+__global__ void set_one(int* out) { *out = 1; }
 
 /// Forgets the errors of a device that has failed on demand.
 void revive() {
@@ -148,6 +148,7 @@ TEST_CASE("simt: a described machine", "[.]") {
   CHECK(cudaMalloc(&memory, 5 << 20) == cudaErrorMemoryAllocation);
   CHECK(cudaMalloc(&memory, 64) == cudaErrorMemoryAllocation);
   CHECK(cudaMalloc(&memory, 64) == cudaSuccess);
+  CHECK(cudaFree(memory) == cudaSuccess);
   const kernels::cuda::StreamHandle stream(0);
   launch(nothing, 1, 1, 0, stream.get());
   CHECK(cudaStreamSynchronize(stream.get()) == cudaErrorIllegalAddress);
@@ -170,4 +171,25 @@ TEST_CASE("simt: the environment describes the machine") {
     CHECK(WEXITSTATUS(refused.status) == 2);
     CHECK_THAT(refused.output, ContainsSubstring(std::string(name) + "=" + value + ": wanted"));
   }
+}
+
+TEST_CASE("simt: a kernel that touches another device", "[.]") {
+  if (!is_child()) return;
+  const Ints near(8), far(8, 1);
+  const std::string text = report_of([&](cudaStream_t s) { launch(set_one, 1, 1, 0, s, far.data()); });
+  CHECK_THAT(text, ContainsSubstring(
+                       "a kernel of device 0 touched, without peer access, byte 0 of 32 bytes on device 1, at ") &&
+                       ContainsSubstring("in kernel set_one, block (0, 0, 0), thread (0, 0, 0)"));
+  // With peer access, and on its own device, a kernel opens what it touches.
+  REQUIRE(cudaDeviceEnablePeerAccess(1, 0) == cudaSuccess);
+  launch(set_one, 1, 1, 0, nullptr, far.data());
+  launch(set_one, 1, 1, 0, nullptr, near.data());
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(far.host()[0] == 1);
+}
+
+TEST_CASE("simt: the check of memory finds kernels without peer access") {
+  const Child child = run_child("simt: a kernel that touches another device", {{"TANDEM_SIM_CHECK", "memory"}});
+  CAPTURE(child.output);
+  CHECK(child.passed());
 }

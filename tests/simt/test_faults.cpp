@@ -20,7 +20,6 @@ namespace {
 
 // Options are read once, before main().
 const bool checking = setenv("TANDEM_SIM_CHECK", "memory,races,unwritten,streams", 0) == 0;
-const bool quiet = (simt::print_reports(false), true);
 
 std::string here(int line) { return "at test_faults.cpp:" + std::to_string(line); }
 
@@ -195,8 +194,27 @@ constexpr int kUnwrittenShared = __LINE__ - 2;
 __global__ void copy_ints(const int* in, int* out) { out[threadIdx.x] = in[threadIdx.x]; }
 constexpr int kCopyInts = __LINE__ - 1;
 
+/// 16 bytes at once, as a structure, which some compilers leave to memcpy.
+__global__ void copy_packs(const float4* in, float4* out) { out[threadIdx.x] = in[threadIdx.x]; }
+constexpr int kCopyPacks = __LINE__ - 1;
+
 __global__ void fill_ints(int* out) { out[threadIdx.x] = 7; }
 constexpr int kFillInts = __LINE__ - 1;
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+/// Makes one of each, and two pieces of device memory, and forgets them.
+void make_things() {
+  void* memory = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaStream_t stream = nullptr;
+  for (int i = 0; i < 3; ++i) REQUIRE(cudaMalloc(&memory, 100) == cudaSuccess);
+  REQUIRE(cudaFree(memory) == cudaSuccess);
+  REQUIRE(cudaHostAlloc(&memory, 10, cudaHostAllocDefault) == cudaSuccess);
+  REQUIRE(cudaEventCreate(&event) == cudaSuccess);
+  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+}
+constexpr int kThings = __LINE__ - 6;
 
 }  // namespace
 
@@ -323,6 +341,27 @@ TEST_CASE("fault: kernels that read memory that nothing has written") {
                  ContainsSubstring(here(kCopyInts)) && ContainsSubstring("copy_ints, block (0, 0, 0), thread (20"));
 }
 
+TEST_CASE("fault: structures of 16 bytes that nothing has written, or that lie outside") {
+  const Ints fresh(32), out(32);
+  REQUIRE(cudaMemset(fresh.memory, 0, 64) == cudaSuccess);
+  const auto* in = static_cast<const float4*>(fresh.memory);
+  auto* to = static_cast<float4*>(out.memory);
+  expect_silence([&] { launch(copy_packs, 1, 4, 0, nullptr, in, to); });
+  std::string text = report_of([&](cudaStream_t s) { launch(copy_packs, 1, 8, 0, s, in, to); });
+  CHECK_THAT(text, ContainsSubstring("a read of 16 bytes, which nothing has written: byte 64 of 128 bytes") &&
+                       ContainsSubstring(here(kCopyPacks)) && ContainsSubstring("thread (4, 0, 0)"));
+  text = report_of([&](cudaStream_t s) { launch(copy_packs, 1, 1, 0, s, in, to + 8); });
+  CHECK_THAT(text, ContainsSubstring("illegal access to 0 bytes past the end of 128 bytes") &&
+                       ContainsSubstring("a write of 16 bytes") && ContainsSubstring(here(kCopyPacks)));
+}
+
+TEST_CASE("fault: memory that an allocator gives out again is unwritten") {
+  const Zeros data(32), out(32);
+  simt::mark_unwritten(data.memory, 64);
+  CHECK_THAT(report_of([&](cudaStream_t s) { launch(copy_ints, 1, 32, 0, s, data.data(), out.data()); }),
+             ContainsSubstring("which nothing has written: byte 0 of 128 bytes"));
+}
+
 TEST_CASE("copies carry what is written and what is not") {
   const Ints fresh(32), copy(32), out(32);
   int three[3] = {1, 2, 3};
@@ -421,19 +460,10 @@ TEST_CASE("fault: host code that touches device memory") {
 
 TEST_CASE("a program that gives nothing back", "[.]") {
   if (!is_child()) return;
-  void* memory = nullptr;
-  cudaEvent_t event = nullptr;
-  cudaStream_t stream = nullptr;
-  for (int i = 0; i < 3; ++i) CHECK(cudaMalloc(&memory, 100) == cudaSuccess);
-  CHECK(cudaFree(memory) == cudaSuccess);
-  CHECK(cudaHostAlloc(&memory, 10, cudaHostAllocDefault) == cudaSuccess);
-  CHECK(cudaEventCreate(&event) == cudaSuccess);
-  CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+  make_things();
   const simt::Permanent meant_to_stay;
-  CHECK(cudaStreamCreate(&stream) == cudaSuccess);
-  CHECK(cudaMalloc(&memory, 100) == cudaSuccess);
+  make_things();
 }
-constexpr int kLeaks = __LINE__ - 9;
 
 TEST_CASE("a program that gives everything back", "[.]") {
   if (!is_child()) return;
@@ -448,13 +478,13 @@ TEST_CASE("fault: what is still there at exit") {
   CHECK(WEXITSTATUS(child.status) == 1);
   CHECK_THAT(child.output, ContainsSubstring("All tests passed"));
   const auto check_leak = [&](const char* what, int line) {
-    CHECK_THAT(child.output, ContainsSubstring(std::string("simulated GPU: leak: ") + what + ", made by ") &&
-                                 ContainsSubstring(here(line)));
+    CHECK_THAT(child.output, ContainsSubstring(std::string("simulated GPU: leak: ") + what + ", made by make_things " +
+                                               here(line) + "\n"));
   };
-  check_leak("2 allocations of 200 bytes on device 0", kLeaks);
-  check_leak("1 piece of pinned memory of 10 bytes", kLeaks + 2);
-  check_leak("1 event on device 0", kLeaks + 3);
-  check_leak("1 stream on device 0", kLeaks + 4);
+  check_leak("2 allocations of 200 bytes on device 0", kThings);
+  check_leak("1 piece of pinned memory of 10 bytes", kThings + 2);
+  check_leak("1 event on device 0", kThings + 3);
+  check_leak("1 stream on device 0", kThings + 4);
   const Child clean = run_child("a program that gives everything back", {{"TANDEM_SIM_CHECK", "all"}});
   CHECK(clean.passed());
   CHECK_THAT(clean.output, !ContainsSubstring("leak"));

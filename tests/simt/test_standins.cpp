@@ -24,6 +24,9 @@ namespace simt = tandem::simt;
 
 namespace {
 
+/// The tests provoke refusals; nobody needs to see them.
+const bool quiet = (simt::print_reports(false), true);
+
 void ok(cudaError_t code) { REQUIRE(code == cudaSuccess); }
 
 /// Elements in the memory of a device.

@@ -121,6 +121,8 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
   const std::shared_ptr<World> world = comm.world;
   const std::string who = "rank " + std::to_string(comm.rank) + ": ";
   std::shared_ptr<Meeting> meeting;
+  ncclResult_t failure = ncclSuccess;
+  std::string fault;
   {
     const std::lock_guard lock(world->mutex);
     if (world->state != ncclSuccess) return refuse(world->state, p.call.name(), who + "failed before: " + world->why);
@@ -133,31 +135,30 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
       slot->never_ends = hanging;
       slot->thread = std::this_thread::get_id();
       slot->group = group_number;
+    } else if (!(slot->call == p.call)) {
+      failure = ncclInvalidUsage;
+      fault = who + p.call.text() + ", where an earlier rank calls " + slot->call.text();
+    } else if (slot->thread == std::this_thread::get_id() && (group_number == 0 || slot->group != group_number)) {
+      failure = ncclInvalidUsage;
+      fault = who + "one thread calls for several ranks, not within one group";
+    }
+    if (const int code = simt::take_failure(simt::Call::Collective); code != 0 && failure == ncclSuccess) {
+      failure = static_cast<ncclResult_t>(code);
+      fault = who + p.call.text() + " fails on demand";
+    }
+    if (failure != ncclSuccess) {
+      world->fail(failure, fault);
     } else {
-      std::string fault;
-      if (!(slot->call == p.call)) {
-        fault = who + p.call.text() + ", where an earlier rank calls " + slot->call.text();
-      } else if (slot->thread == std::this_thread::get_id() && (group_number == 0 || slot->group != group_number)) {
-        fault = who + "one thread calls for several ranks, not within one group";
-      }
-      if (!fault.empty()) {
-        world->fail(ncclInvalidUsage, fault);
-        simt::wake();
-        return refuse(ncclInvalidUsage, p.call.name(), fault);
-      }
+      meeting = slot;
+      std::erase_if(comm.running, [](const auto& entry) { return entry.second->done; });
+      comm.running.emplace_back(p.stream, meeting);
+      meeting->parts[static_cast<std::size_t>(comm.rank)] = p.part;
+      if (++meeting->calls == world->ranks) world->meetings.erase(number);
     }
-    if (const int code = simt::take_failure(simt::Call::Collective); code != 0) {
-      const auto result = static_cast<ncclResult_t>(code);
-      const std::string fault = who + p.call.text() + " fails on demand";
-      world->fail(result, fault);
-      simt::wake();
-      return refuse(result, p.call.name(), fault);
-    }
-    meeting = slot;
-    std::erase_if(comm.running, [](const auto& entry) { return entry.second->done; });
-    comm.running.emplace_back(p.stream, meeting);
-    meeting->parts[static_cast<std::size_t>(comm.rank)] = p.part;
-    if (++meeting->calls == world->ranks) world->meetings.erase(number);
+  }
+  if (failure != ncclSuccess) {
+    simt::wake();  // not while the world is locked: streams lock it when they look whether they may go on
+    return refuse(failure, p.call.name(), fault);
   }
 
   std::vector<simt::Bytes> reads, writes;
