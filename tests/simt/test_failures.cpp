@@ -1,0 +1,186 @@
+// The engine and DataParallel when a GPU refuses a call: the error says what failed and where, the other replicas are
+// waited for, nothing is lost, and the next call gives the right values. A dead GPU says so at once from then on. Each
+// test that ends a GPU has its own.
+
+#include <tandem/tandem.h>
+
+#include <exception>
+#include <string>
+
+#include "../../kernels/simt/control.h"
+#include "../engine/helpers.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using Catch::Matchers::StartsWith;
+using parallel::DataParallel;
+using parallel::ReplicaError;
+
+namespace {
+
+constexpr int kOutOfMemory = 2, kTooManyResources = 701, kIllegalAddress = 700;
+
+const bool quiet = (simt::print_reports(false), true);
+
+/// y = 2 x w + w, in two launches; w is 3.
+struct Line : nn::Module {
+  nn::Parameter w{full({1}, 3.0, kFloat64, cuda(0))};
+  Tensor forward(const Tensor& x) { return x * 2 * w + w; }
+  TANDEM_MODULE(Line, w)
+};
+
+const std::vector<double> kX = {1, 2, 3, 4}, kY = {9, 15, 21, 27};
+constexpr double kGrad = 2 * (1 + 2 + 3 + 4) + 4;
+
+Tensor batch(Device device) { return from_vector(kX, {4}).to(kFloat64).to(device); }
+
+/// The message of the first, and what is nested in it.
+template <class Nested>
+std::string failure_of(DataParallel<Line>& net, const Tensor& x) {
+  try {
+    net(x);
+  } catch (const ReplicaError& e) {
+    CHECK_THROWS_AS(std::rethrow_if_nested(e), Nested);
+    return e.what();
+  }
+  FAIL("no ReplicaError");
+  return "";
+}
+
+void check_step(Line& model, DataParallel<Line>& net, const Tensor& x) {
+  model.zero_grad();
+  const Tensor y = net(x);
+  CHECK(has_values(y, kY));
+  y.sum().backward();
+  CHECK(has_values(model.w.grad(), {kGrad}));
+}
+
+}  // namespace
+
+TEST_CASE("an allocation that fails once is tried again without the cache, and nobody notices") {
+  const Tensor x = batch(cuda(0));
+  { const Tensor cached = zeros({1 << 18}, kFloat64, cuda(0)); }
+  CHECK(memory_stats(cuda(0)).reserved >= 8 << 18);
+  simt::fail(simt::Call::Malloc, 1, kOutOfMemory);
+  const Tensor large = full({1 << 19}, 2.0, kFloat64, cuda(0));
+  CHECK(memory_stats(cuda(0)).reserved == memory_stats(cuda(0)).allocated);
+  CHECK(large.sum().item() == 2 << 19);
+  CHECK(has_values(x, kX));
+}
+
+TEST_CASE("a replica that runs out of memory: the error names it, nothing is lost, and the next call works") {
+  Line model;
+  DataParallel<Line> net(model, {cuda(0), cuda(1)});
+  const Tensor x = batch(cuda(0));
+  check_step(model, net, x);
+  const std::int64_t nodes = live_nodes();
+  for (int call = 0; call < 5; ++call) {
+    for (int i = 0; i < 2; ++i) {
+      synchronize(cuda(i));
+      empty_cache(cuda(i));
+    }
+    const std::size_t before[] = {memory_stats(cuda(0)).allocated, memory_stats(cuda(1)).allocated};
+    // Every allocation, and its second try, until something gives up.
+    for (int n = 1; n <= 64; ++n) simt::fail(simt::Call::Malloc, n, kOutOfMemory);
+    bool thrown = false;
+    try {
+      net(x);
+    } catch (const Error& e) {
+      thrown = true;
+      CHECK_THAT(e.what(), ContainsSubstring("out of memory: requested "));
+    }
+    simt::clear_failures();
+    CHECK(thrown);
+    CHECK(live_nodes() == nodes);
+    for (int i = 0; i < 2; ++i) CHECK(memory_stats(cuda(i)).allocated == before[i]);
+    check_step(model, net, x);
+  }
+}
+
+TEST_CASE("memory that runs out in backward leaves gradients as they were, and the next step works") {
+  Line model;
+  DataParallel<Line> net(model, {cuda(0), cuda(1)});
+  const Tensor x = batch(cuda(0));
+  check_step(model, net, x);
+  Tensor loss = net(x).sum();
+  for (int i = 0; i < 2; ++i) {
+    synchronize(cuda(i));
+    empty_cache(cuda(i));
+  }
+  for (int n = 1; n <= 64; ++n) simt::fail(simt::Call::Malloc, n, kOutOfMemory);
+  CHECK_ERROR(loss.backward(), Error, "out of memory: requested ");
+  simt::clear_failures();
+  CHECK(has_values(model.w.grad(), {kGrad}));
+  loss = Tensor();
+  check_step(model, net, x);
+}
+
+TEST_CASE("launches and copies that are refused are errors of that call only") {
+  Line model;
+  DataParallel<Line> net(model, {cuda(0), cuda(1)});
+  const Tensor x = batch(cuda(0));
+  check_step(model, net, x);
+  for (const simt::Call call : {simt::Call::Launch, simt::Call::Copy}) {
+    INFO(simt::name_of(call));
+    for (int n = 1; n <= 12; ++n) {
+      model.zero_grad();
+      simt::fail(call, n, kTooManyResources);
+      std::string text;
+      try {
+        net(x).sum().backward();
+        synchronize(cuda(0));
+        synchronize(cuda(1));
+      } catch (const Error& e) {
+        text = e.what();
+      }
+      simt::clear_failures();
+      INFO(n << ": " << text);
+      if (!text.empty()) CHECK_THAT(text, ContainsSubstring("cudaErrorLaunchOutOfResources"));
+      if (n == 1) CHECK(!text.empty());
+      check_step(model, net, x);
+    }
+  }
+}
+
+TEST_CASE("a launch that a replica's GPU refuses is that replica's error") {
+  Line model;
+  DataParallel<Line> net(model, {cuda(0), cuda(1)});
+  const Tensor x = batch(cuda(0));
+  check_step(model, net, x);
+  simt::fail(simt::Call::Launch, 1, kTooManyResources);
+  const std::string text = failure_of<CudaError>(net, x);
+  CHECK_THAT(text, StartsWith("replica ") && ContainsSubstring(" of 2 on cuda:"));
+  check_step(model, net, x);
+}
+
+TEST_CASE("a GPU that died answers every later call with its first error; the other devices go on") {
+  const Tensor before = batch(cuda(3));
+  const Tensor elsewhere = batch(cuda(2));
+  synchronize(cuda(3));
+  simt::fail(simt::Call::Launch, 1, kIllegalAddress);
+  const Tensor after = before * 2;
+  std::string first;
+  try {
+    synchronize(cuda(3));
+    FAIL("no error");
+  } catch (const CudaError& e) {
+    first = e.what();
+    CHECK(e.sticky());
+    CHECK(e.code() == kIllegalAddress);
+    CHECK_THAT(first, ContainsSubstring("cudaErrorIllegalAddress"));
+  }
+  CHECK_ERROR(before * 2, CudaError, first);
+  CHECK_ERROR(before.to(cpu()), CudaError, first);
+  CHECK_ERROR(elsewhere.to(cuda(3)), CudaError, first);
+  CHECK_ERROR(zeros({1 << 20}, kFloat64, cuda(3)), CudaError, first);
+  CHECK_ERROR(synchronize(cuda(3)), CudaError, first);
+  CHECK(has_values(elsewhere * 2, {2, 4, 6, 8}));
+  CHECK(has_values(elsewhere.to(cpu(1)) * 2, {2, 4, 6, 8}));
+
+  Line model;
+  model.to(cuda(2));
+  DataParallel<Line> net(model, {cuda(2), cuda(3)});
+  CHECK_ERROR(net(elsewhere), Error, first);
+  DataParallel<Line> without(model, {cuda(2), cuda(1)});
+  CHECK(has_values(without(elsewhere), kY));
+}
