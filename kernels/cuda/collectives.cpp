@@ -1,5 +1,6 @@
 // Collectives between the devices of one process: cuda.h.
 
+#include <optional>
 #include <set>
 
 #include "nccl.h"
@@ -15,25 +16,37 @@ std::mutex order;
 }  // namespace
 
 struct Collectives::State {
-  explicit State(const std::vector<Queue*>& all, const std::vector<int>& gpus) : queues(all), nccl(gpus) {}
+  explicit State(const std::vector<Queue*>& all, const std::vector<int>& gpus) : queues(all), devices(gpus) {
+    nccl.emplace(devices);
+  }
 
-  /// Calls part(rank, stream) for every rank, after what was queued before and before what is queued later.
+  /// Calls part(rank, stream) for every rank, after what was queued before and before what is queued later. A failure,
+  /// also of an earlier collective while it ran, is the end of the communicator; the next call has a new one.
   template <class F>
   void run(F part) {
     for (const Queue* queue : queues) queue->check_alive();
     const std::scoped_lock lock(order);
-    for (const Queue* queue : queues) queue->communication().wait_for(queue->compute());
-    Communicator::Group group;
-    for (std::size_t rank = 0; rank < queues.size(); ++rank) {
-      const DeviceGuard guard(queues[rank]->physical());
-      part(static_cast<int>(rank), queues[rank]->communication().get());
+    if (!nccl) nccl.emplace(devices);
+    try {
+      nccl->check_async();
+      for (const Queue* queue : queues) queue->communication().wait_for(queue->compute());
+      Communicator::Group group;
+      for (std::size_t rank = 0; rank < queues.size(); ++rank) {
+        const DeviceGuard guard(queues[rank]->physical());
+        part(static_cast<int>(rank), queues[rank]->communication().get());
+      }
+      group.end();
+    } catch (...) {
+      nccl->abort();
+      nccl.reset();
+      throw;
     }
-    group.end();
     for (const Queue* queue : queues) queue->compute().wait_for(queue->communication());
   }
 
   std::vector<Queue*> queues;
-  Communicator nccl;
+  std::vector<int> devices;
+  std::optional<Communicator> nccl;
 };
 
 std::unique_ptr<Collectives> Collectives::make(const std::vector<Queue*>& queues) {
@@ -51,7 +64,7 @@ void Collectives::broadcast(const std::vector<std::byte*>& data, std::size_t byt
   if (bytes == 0) return;
   state_->run([&](int rank, cudaStream_t stream) {
     std::byte* mine = data[static_cast<std::size_t>(rank)];
-    state_->nccl.broadcast(rank, mine, static_cast<std::int64_t>(bytes), DType::UInt8, 0, stream);
+    state_->nccl->broadcast(rank, mine, static_cast<std::int64_t>(bytes), DType::UInt8, 0, stream);
   });
 }
 
@@ -59,7 +72,7 @@ void Collectives::reduce(const std::vector<Sum>& sums) {
   state_->run([&](int rank, cudaStream_t stream) {
     for (const Sum& sum : sums) {
       const std::byte* mine = sum.parts[static_cast<std::size_t>(rank)];
-      if (sum.count > 0) state_->nccl.reduce(rank, mine, sum.out, sum.count, sum.dtype, 0, stream);
+      if (sum.count > 0) state_->nccl->reduce(rank, mine, sum.out, sum.count, sum.dtype, 0, stream);
     }
   });
 }

@@ -19,6 +19,7 @@ using parallel::ReplicaError;
 namespace {
 
 constexpr int kOutOfMemory = 2, kTooManyResources = 701, kIllegalAddress = 700;
+constexpr int kSystemError = 2;  // NCCL's
 
 const bool quiet = (simt::print_reports(false), true);
 
@@ -151,6 +152,25 @@ TEST_CASE("a launch that a replica's GPU refuses is that replica's error") {
   const std::string text = failure_of<CudaError>(net, x);
   CHECK_THAT(text, StartsWith("replica ") && ContainsSubstring(" of 2 on cuda:"));
   check_step(model, net, x);
+}
+
+TEST_CASE("a collective that fails is an error of that call; the next one has a new communicator") {
+  Line model;
+  DataParallel<Line> net(model, {cuda(0), cuda(1)});
+  REQUIRE(std::string(net.transport().name()) == "NCCL");
+  const Tensor x = batch(cuda(0));
+  check_step(model, net, x);
+  for (int n = 1; n <= 3; ++n) {
+    {
+      const NoGradGuard no_grad;
+      model.w.fill_(3.0);  // so that it is sent again
+    }
+    model.zero_grad();
+    simt::fail(simt::Call::Collective, n, kSystemError);
+    CHECK_ERROR(net(x).sum().backward(), CudaError, "unhandled system error");
+    simt::clear_failures();
+    check_step(model, net, x);
+  }
 }
 
 TEST_CASE("a GPU that died answers every later call with its first error; the other devices go on") {
