@@ -67,7 +67,8 @@ class Mark {
   std::unique_ptr<State> state_;
 };
 
-/// Collectives between devices on different GPUs, by NCCL. One call queues the parts of all ranks.
+/// Collectives between devices on different GPUs, by NCCL. One call queues the parts of all ranks. A collective
+/// that fails, at once or while it runs, is a CudaError of this call or the next, and the one after that works again.
 class Collectives {
  public:
   /// Rank i is queues[i]. Null where the build has no NCCL, there are fewer than two queues, or two share a GPU.
