@@ -48,6 +48,18 @@ std::string failure_of(DataParallel<Line>& net, const Tensor& x) {
   return "";
 }
 
+void empty_caches() {
+  for (int i = 0; i < 2; ++i) {
+    synchronize(cuda(i));
+    empty_cache(cuda(i));
+  }
+}
+
+/// Every one, and its second try, until something gives up.
+void fail_allocations() {
+  for (int n = 1; n <= 64; ++n) simt::fail(simt::Call::Malloc, n, kOutOfMemory);
+}
+
 void check_step(Line& model, DataParallel<Line>& net, const Tensor& x) {
   model.zero_grad();
   const Tensor y = net(x);
@@ -76,13 +88,9 @@ TEST_CASE("a replica that runs out of memory: the error names it, nothing is los
   check_step(model, net, x);
   const std::int64_t nodes = live_nodes();
   for (int call = 0; call < 5; ++call) {
-    for (int i = 0; i < 2; ++i) {
-      synchronize(cuda(i));
-      empty_cache(cuda(i));
-    }
+    empty_caches();
     const std::size_t before[] = {memory_stats(cuda(0)).allocated, memory_stats(cuda(1)).allocated};
-    // Every allocation, and its second try, until something gives up.
-    for (int n = 1; n <= 64; ++n) simt::fail(simt::Call::Malloc, n, kOutOfMemory);
+    fail_allocations();
     bool thrown = false;
     try {
       net(x);
@@ -104,11 +112,8 @@ TEST_CASE("memory that runs out in backward leaves gradients as they were, and t
   const Tensor x = batch(cuda(0));
   check_step(model, net, x);
   Tensor loss = net(x).sum();
-  for (int i = 0; i < 2; ++i) {
-    synchronize(cuda(i));
-    empty_cache(cuda(i));
-  }
-  for (int n = 1; n <= 64; ++n) simt::fail(simt::Call::Malloc, n, kOutOfMemory);
+  empty_caches();
+  fail_allocations();
   CHECK_ERROR(loss.backward(), Error, "out of memory: requested ");
   simt::clear_failures();
   CHECK(has_values(model.w.grad(), {kGrad}));
