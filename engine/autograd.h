@@ -29,7 +29,8 @@ struct OutputMeta {
 class GradContext;
 
 /// One recorded operation. Its edges lead to the nodes that made its inputs; tensors own the nodes that made them, so
-/// a tape frees itself. Nodes run in backward() in descending sequence, those of different devices at the same time.
+/// a tape frees itself. Nodes run in backward() in descending sequence, urgent ones first, those of different devices
+/// at the same time.
 class Node : public RefCounted<Node> {
  public:
   /// `name` must outlive the node (a literal).
@@ -45,6 +46,8 @@ class Node : public RefCounted<Node> {
   /// Whether its saved tensors have been let go.
   bool released() const { return released_; }
   virtual bool is_accumulator() const { return false; }
+  /// Whether it runs as soon as it can, before others that are ready.
+  virtual bool is_urgent() const { return is_accumulator(); }
   /// Where to report the time spent on a graph that holds this node, or null.
   virtual Observer* observer() const { return nullptr; }
 

@@ -139,7 +139,7 @@ class BackwardRun {
   };
 
   static std::uint64_t priority(const Node& n) {
-    return n.is_accumulator() ? std::numeric_limits<std::uint64_t>::max() : n.sequence();
+    return n.is_urgent() ? std::numeric_limits<std::uint64_t>::max() : n.sequence();
   }
 
   std::uint32_t slot_of(Node* node, std::vector<std::uint32_t>* todo) {

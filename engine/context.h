@@ -3,6 +3,7 @@
 // there, so that a worker behaves as its caller would.
 
 #include <cstdint>
+#include <exception>
 
 #include "device.h"
 #include "time_mark.h"
@@ -17,6 +18,12 @@ class Observer {
                     std::int64_t bytes) = 0;
 };
 
+/// The innermost call that an exception has come out of.
+struct FailedCall {
+  std::exception_ptr error;
+  const void* callee = nullptr;
+};
+
 struct Context {
   bool grad_enabled = true;
   bool anomaly = false;
@@ -24,6 +31,7 @@ struct Context {
   int replica = 0;  ///< index of the replica that runs, of `replicas`
   int replicas = 1;
   Device device{};               ///< of the replica
+  FailedCall* failed = nullptr;  ///< of the replica, where calls of modules leave a note; null outside of replicas
   Device default_device{};       ///< of new tensors
   Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
 };

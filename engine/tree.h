@@ -239,11 +239,12 @@ struct TreeTraits<std::unordered_map<K, V, Policies...>> : TreeTraits<std::map<K
 
 /// Walks trees of one type side by side. Calls on_tensors(Row<Tensor>, const Path&) where they hold a tensor, defined
 /// or not, and on_leaves(Row<Leaf>, const Path&) where they hold a leaf; both get const elements if T is const.
-/// Containers must agree in size, in keys and in presence: ValueError, naming the path, as soon as they do not.
+/// Containers must agree in size, in keys and in presence: ValueError, naming the path, as soon as they do not. A type
+/// other than Tensor whose row on_tensors takes goes to it whole.
 template <class T, class OnTensors, class OnLeaves>
 void zip_trees(Row<T> trees, OnTensors&& on_tensors, OnLeaves&& on_leaves, const Path& path = Path()) {
   using Value = std::remove_const_t<T>;
-  if constexpr (std::same_as<Value, Tensor>) {
+  if constexpr (std::invocable<OnTensors&, Row<T>, const Path&>) {
     on_tensors(trees, path);
   } else if constexpr (std::derived_from<Value, Tensor>) {
     using Base = std::conditional_t<std::is_const_v<T>, const Tensor, Tensor>;
@@ -261,11 +262,12 @@ void zip_trees(Row<T> trees, OnTensors&& on_tensors, OnLeaves&& on_leaves, const
 template <class T, class F>
 void for_each_tensor(T&& tree, F&& f, const Path& path = Path()) {
   using Value = std::remove_reference_t<T>;
+  using Element = std::conditional_t<std::is_const_v<Value>, const Tensor, Tensor>;
   Value* const address = std::addressof(tree);
   zip_trees(
       Row<Value>(&address, 1),
-      [&](auto row, const Path& at) {
-        if constexpr (std::invocable<F&, decltype(*row[0]), const Path&>) {
+      [&](Row<Element> row, const Path& at) {
+        if constexpr (std::invocable<F&, Element&, const Path&>) {
           f(*row[0], at);
         } else {
           f(*row[0]);

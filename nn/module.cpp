@@ -208,6 +208,13 @@ void Module::train(bool on) {
 }
 
 void Module::zero_grad() {
+  for (const auto& [name, p] : named_parameters()) {
+    if (!p.is_leaf()) {
+      throw AutogradError(fmt::format(
+          "zero_grad: {} is not a leaf, so it has no gradient: this module is a replica; clear the module's own",
+          name));
+    }
+  }
   for (const Tensor& p : parameters()) p.zero_grad();
 }
 
@@ -273,6 +280,13 @@ void rebind_tensors(Module& module, const std::function<Tensor(const Tensor&)>& 
   for_unique_tensors(module,
                      [&](const std::string&, Tensor& t, Kind) { replacements.emplace(t.impl(), std::pair(t, f(t))); });
   for_tensors(module, [&](const std::string&, Tensor& t, Kind) { t = replacements.at(t.impl()).second; });
+}
+
+void detail::note_failed_call(const Module& module) {
+  FailedCall* failed = context().failed;
+  // Outer calls see the same exception.
+  if (!failed || failed->error == std::current_exception()) return;
+  *failed = {std::current_exception(), &module};
 }
 
 void detail::own_tensors(Module& module) {

@@ -219,9 +219,10 @@ void visit_field(FieldVisitor& visitor, std::string_view name, T& field) {
   }
 }
 
-/// Runs forward with the hooks around it.
+namespace detail {
+
 template <class M, class... Args>
-auto call(M& module, Args&&... args) -> decltype(module.forward(std::forward<Args>(args)...)) {
+auto call_with_hooks(M& module, Args&&... args) -> decltype(module.forward(std::forward<Args>(args)...)) {
   using Result = decltype(module.forward(std::forward<Args>(args)...));
   if (!module.has_hooks()) return module.forward(std::forward<Args>(args)...);
   const std::vector<Tensor> inputs = collect_tensors(std::tie(args...));
@@ -241,8 +242,21 @@ auto call(M& module, Args&&... args) -> decltype(module.forward(std::forward<Arg
   }
 }
 
-namespace detail {
+/// Called while an exception leaves the module's call: tells the replica that runs, if any.
+void note_failed_call(const Module& module);
 void own_tensors(Module& module);
+
+}  // namespace detail
+
+/// Runs forward with the hooks around it.
+template <class M, class... Args>
+auto call(M& module, Args&&... args) -> decltype(module.forward(std::forward<Args>(args)...)) {
+  try {
+    return detail::call_with_hooks(module, std::forward<Args>(args)...);
+  } catch (...) {
+    detail::note_failed_call(module);
+    throw;
+  }
 }
 
 template <std::derived_from<Module> M>

@@ -1,8 +1,10 @@
 #include "comm.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
+#include <numeric>
 
 #include "../engine/ops_internal.h"
 
@@ -13,19 +15,22 @@ namespace {
 template <class F>
 class CommNode final : public Node {
  public:
-  CommNode(const char* name, LedgerPtr ledger, F f) : Node(name), ledger_(std::move(ledger)), f_(std::move(f)) {}
+  CommNode(const char* name, bool urgent, LedgerPtr ledger, F f)
+      : Node(name), urgent_(urgent), ledger_(std::move(ledger)), f_(std::move(f)) {}
+  bool is_urgent() const override { return urgent_; }
   void apply(GradContext& c) override { (*f_)(c); }
   void release() override { f_.reset(); }
   Observer* observer() const override { return ledger_.get(); }
 
  private:
+  bool urgent_;
   LedgerPtr ledger_;
   std::optional<F> f_;
 };
 
 template <class F>
-Ref<Node> comm_node(const char* name, const LedgerPtr& ledger, F f) {
-  return Ref<Node>(new CommNode<F>(name, ledger, std::move(f)));
+Ref<Node> comm_node(const char* name, bool urgent, const LedgerPtr& ledger, F f) {
+  return Ref<Node>(new CommNode<F>(name, urgent, ledger, std::move(f)));
 }
 
 bool any_needs_grad(std::span<const Tensor> tensors) {
@@ -38,10 +43,37 @@ std::int64_t bytes_of(const Tensor& t) { return static_cast<std::int64_t>(t.nbyt
 
 }  // namespace
 
-std::vector<std::int64_t> chunk_sizes(std::int64_t n, std::int64_t k) {
-  const std::int64_t step = std::max<std::int64_t>(1, (n + k - 1) / k);
+Split Split::sizes(std::vector<std::int64_t> sizes) {
+  for (const std::int64_t s : sizes) {
+    if (s < 1)
+      throw ValueError(fmt::format("Split: a chunk has at least 1 element, got sizes {}", fmt::join(sizes, ", ")));
+  }
+  Split split(Rule::Given);
+  split.sizes_ = std::move(sizes);
+  return split;
+}
+
+std::vector<std::int64_t> Split::operator()(std::int64_t n, std::int64_t k) const {
+  if (n == 0) return {0};
   std::vector<std::int64_t> sizes;
-  for (std::int64_t left = n; left > 0 || sizes.empty(); left -= step) sizes.push_back(std::min(left, step));
+  switch (rule_) {
+    case Rule::Ceil:
+      for (std::int64_t left = n, step = (n + k - 1) / k; left > 0; left -= step) sizes.push_back(std::min(left, step));
+      break;
+    case Rule::Balanced:
+      for (std::int64_t i = 0; i < std::min(n, k); ++i) sizes.push_back(n / k + (i < n % k ? 1 : 0));
+      break;
+    case Rule::Given:
+      sizes = sizes_;
+      if (const std::int64_t total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+          total != n || std::ssize(sizes) > k) {
+        throw ValueError(
+            fmt::format("Split: the given sizes {} are {} chunks of {} elements in all, wanted {} elements on "
+                        "at most {} devices",
+                        fmt::join(sizes, ", "), sizes.size(), total, n, k));
+      }
+      break;
+  }
   return sizes;
 }
 
@@ -86,7 +118,7 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
       }
       c.set(0, gather(parts, home, d, ledger));
     };
-    const Ref<Node> node = comm_node("scatter", ledger, std::move(backward));
+    const Ref<Node> node = comm_node("scatter", false, ledger, std::move(backward));
     node->add_input(x);
     for (Tensor& chunk : chunks) node->add_output(chunk);
   }
@@ -97,7 +129,7 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
                             const LedgerPtr& ledger) {
   check_defined("scatter", "the tensor", x);
   if (devices.empty()) throw ValueError("scatter: the list of devices is empty");
-  const auto sizes = chunk_sizes(x.size(dim), static_cast<std::int64_t>(devices.size()));
+  const auto sizes = Split::ceil()(x.size(dim), std::ssize(devices));
   return scatter(x, {devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(sizes.size())}, sizes, dim, ledger);
 }
 
@@ -147,7 +179,7 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
         if (c.needs(i)) c.set(i, parts[i]);
       }
     };
-    const Ref<Node> node = comm_node("gather", ledger, std::move(backward));
+    const Ref<Node> node = comm_node("gather", false, ledger, std::move(backward));
     for (const Tensor& t : tensors) node->add_input(t);
     node->add_output(out);
   }
@@ -166,6 +198,11 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
   const std::size_t n = tracked.size();
   const std::size_t k = copies.size();
   auto backward = [n, k, home = tensors[tracked[0]].device(), ledger, transport](GradContext& c) {
+    if (context().failed) {
+      throw AutogradError(
+          "backward: called inside a replica, it reached the parameters of the module itself, which all "
+          "replicas share; call it on the result of the DataParallel");
+    }
     std::vector<std::vector<Tensor>> grads(k);
     for (std::size_t i = 0; i < k; ++i) {
       for (std::size_t j = 0; j < n; ++j) grads[i].push_back(c.take_grad(i * n + j));
@@ -174,7 +211,7 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
     grads.clear();
     for (std::size_t j = 0; j < n; ++j) c.set(j, std::move(sums[j]));
   };
-  const Ref<Node> node = comm_node("broadcast", ledger, std::move(backward));
+  const Ref<Node> node = comm_node("broadcast", true, ledger, std::move(backward));
   for (std::size_t j : tracked) node->add_input(tensors[j]);
   for (std::vector<Tensor>& device : copies) {
     for (std::size_t j : tracked) node->add_output(device[j]);

@@ -15,15 +15,32 @@ namespace tandem::parallel {
 
 using LedgerPtr = std::shared_ptr<Ledger>;
 
-/// Sizes of the chunks of n elements for k devices, by PyTorch's rule: ceil(n / k) each, the last one what is left; so
-/// there may be fewer than k. One chunk of 0 for n = 0.
-std::vector<std::int64_t> chunk_sizes(std::int64_t n, std::int64_t k);
+/// How n elements become chunks for k devices.
+class Split {
+ public:
+  /// As PyTorch: ceil(n / k) each, the last one what is left. So there may be fewer than k: 9 for 4 are 3, 3, 3.
+  static Split ceil() { return Split(Rule::Ceil); }
+  /// Sizes that differ by 1 at most, the larger ones first; fewer than k only if n is less: 9 for 4 are 3, 2, 2, 2.
+  static Split balanced() { return Split(Rule::Balanced); }
+  /// These sizes, for the first devices. Each at least 1.
+  static Split sizes(std::vector<std::int64_t> sizes);
+
+  /// One chunk of 0 for n = 0, whatever the rule. ValueError when given sizes do not add up to n or are more than k.
+  std::vector<std::int64_t> operator()(std::int64_t n, std::int64_t k) const;
+
+ private:
+  enum class Rule { Ceil, Balanced, Given };
+  explicit Split(Rule rule) : rule_(rule) {}
+
+  Rule rule_;
+  std::vector<std::int64_t> sizes_;
+};
 
 /// x cut along `dim` into chunks of the given sizes, the i-th on devices[i]. A chunk on x's own device is a view of x,
 /// others are copies. ValueError when the numbers differ or the sizes do not add up.
 std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, const std::vector<std::int64_t>& sizes,
                             std::int64_t dim = 0, const LedgerPtr& ledger = {});
-/// The same with chunk_sizes(x.size(dim), devices.size()), on the first devices.
+/// The same with Split::ceil()(x.size(dim), devices.size()), on the first devices.
 std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, std::int64_t dim = 0,
                             const LedgerPtr& ledger = {});
 

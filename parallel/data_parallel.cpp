@@ -2,9 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "../engine/runtime.h"
 
 namespace tandem::parallel {
+
+namespace {
+
+std::string range_of(DeviceType type) {
+  const int count = device_count(type);
+  return fmt::format("{} to {}", str(Device{type, 0}), str(Device{type, static_cast<std::int16_t>(count - 1)}));
+}
+
+}  // namespace
 
 std::vector<Device> default_devices(const nn::Module& module) {
   const std::vector<Tensor> tensors = tensors_of(module);
@@ -16,11 +27,57 @@ std::vector<Device> default_devices(const nn::Module& module) {
 
 void check_devices(const std::vector<Device>& devices, Device output_device) {
   if (devices.empty()) {
-    throw ValueError(fmt::format("DataParallel: the list of devices is empty; there are cpu:0 to cpu:{}",
-                                 device_count(DeviceType::CPU) - 1));
+    std::string text = "DataParallel: the list of devices is empty; there are " + range_of(DeviceType::CPU);
+    if (device_count(DeviceType::CUDA) > 0) text += " and " + range_of(DeviceType::CUDA);
+    throw ValueError(text);
   }
-  for (Device d : devices) device_state(d);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    device_state(devices[i]);
+    if (std::find(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(i), devices[i]) !=
+        devices.begin() + static_cast<std::ptrdiff_t>(i)) {
+      throw ValueError(fmt::format("DataParallel: {} is listed twice in {}; there are {}", str(devices[i]),
+                                   str(devices), range_of(devices[i].type)));
+    }
+  }
   device_state(output_device);
+}
+
+void check_outermost(const char* what) {
+  if (!inside_replica()) return;
+  throw AutogradError(
+      fmt::format("{}: called inside replica {}: replicas do not have replicas; use the inner module itself", what,
+                  current_replica().index));
+}
+
+std::string explain_call(const nn::Module& module, const NamedTensors& arguments, const std::vector<Device>& devices,
+                         const DataParallelOptions& options, const Transport& transport, const ReplicaStore& store) {
+  check_home(module, devices[0]);
+  const ScatterPlan plan = plan_scatter(arguments, devices, options.dim, options.split);
+  std::string text = fmt::format("DataParallel of {} on {}: {} of {} devices, results on {}\n", module.type_name(),
+                                 str(devices), plan.devices.size(), devices.size(), str(*options.output_device));
+  std::int64_t start = 0;
+  for (std::size_t i = 0; i < plan.devices.size(); ++i) {
+    std::int64_t bytes = 0;
+    std::string shapes;
+    for (const auto& [path, t] : arguments) {
+      if (!t.defined()) continue;
+      Shape part = t.sizes();
+      if (t.dim() > 0) part[static_cast<int>(options.dim < 0 ? options.dim + t.dim() : options.dim)] = plan.rows[i];
+      if (t.device() != plan.devices[i]) bytes += part.numel() * static_cast<std::int64_t>(size_of(t.dtype()));
+      shapes += fmt::format("{}{} {} {}", shapes.empty() ? "" : ", ", path, name_of(t.dtype()), str(part));
+    }
+    text += fmt::format("  {:<8} rows {} to {}: {}; {} bytes to copy\n", str(plan.devices[i]), start,
+                        start + plan.rows[i], shapes.empty() ? "no tensors" : shapes, bytes);
+    start += plan.rows[i];
+  }
+  const std::vector<BucketPlan> buckets = store.explain(tensors_of(module), plan.devices.size());
+  text += fmt::format("parameters and buffers: {} buckets, by {}\n", buckets.size(), transport.name());
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    text += fmt::format("  bucket {}: {} tensors, {} {} elements, {}; {} bytes to copy\n", b, buckets[b].tensors,
+                        buckets[b].elements, name_of(buckets[b].dtype),
+                        buckets[b].requires_grad ? "gradients reduced" : "no gradients", buckets[b].bytes_to_copy);
+  }
+  return text;
 }
 
 }  // namespace tandem::parallel

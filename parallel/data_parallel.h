@@ -1,8 +1,10 @@
 #pragma once
 // DataParallel: one module on several devices of one process, as torch.nn.DataParallel.
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -21,8 +23,12 @@ struct DataParallelOptions {
   std::optional<Device> output_device{};
   /// The dimension along which arguments are cut and results are put together; negative counts from the end.
   std::int64_t dim = 0;
-  /// Whether NCCL carries parameters and gradients where it can. Without it, sums run in the order of the devices.
-  bool nccl = true;
+  /// How a batch is cut into chunks, one per device.
+  Split split = Split::ceil();
+  /// What carries parameters and gradients.
+  TransportKind transport = TransportKind::Auto;
+  /// Parameters are brought up to date, and gradients summed, in pieces of about this many bytes.
+  std::int64_t bucket_bytes = std::int64_t{1} << 20;
 };
 
 /// Copies of `module` on `devices`: the first shares its tensors, the others have tensors that are broadcast from them.
@@ -41,8 +47,13 @@ std::vector<M> replicate(const M& module, const std::vector<Device>& devices) {
 
 /// Every device of the kind that the module is on.
 std::vector<Device> default_devices(const nn::Module& module);
-/// ValueError for an empty list, DeviceError for devices that do not exist.
+/// ValueError for an empty list and for a device listed twice, DeviceError for devices that do not exist.
 void check_devices(const std::vector<Device>& devices, Device output_device);
+/// AutogradError when a replica runs in the calling thread.
+void check_outermost(const char* what);
+/// The text of DataParallel::explain().
+std::string explain_call(const nn::Module& module, const NamedTensors& arguments, const std::vector<Device>& devices,
+                         const DataParallelOptions& options, const Transport& transport, const ReplicaStore& store);
 
 /// Runs a module on chunks of a batch, one per device, at the same time:
 ///
@@ -54,7 +65,7 @@ void check_devices(const std::vector<Device>& devices, Device output_device);
 /// brings the replicas up to date, runs forward on each device's worker, and gathers the results on the output device;
 /// a 0-dim result becomes a vector with one element per replica. Replica 0 shares the module's tensors, so in-place
 /// changes of buffers there last; all else that forward changes in a replica is lost. Any number of devices, one too,
-/// behaves by these rules.
+/// behaves by these rules. A DataParallel is not called by a replica.
 ///
 /// Wrapping moves the parameters into flat buffers; their handles stay what they were. A DataParallel is used by one
 /// thread at a time.
@@ -74,28 +85,60 @@ class DataParallel {
 
   template <class... Args>
   auto operator()(Args&&... args) {
+    return invoke([](M& m, auto&... a) -> decltype(auto) { return m(a...); }, std::forward<Args>(args)...);
+  }
+
+  /// The same with f(replica, args...) in the place of the module's forward: a member function, such as &M::encode, or
+  /// any callable.
+  template <class F, class... Args>
+  auto invoke(F&& f, Args&&... args) {
     using Inputs = std::tuple<std::decay_t<Args>...>;
-    using Result = std::decay_t<decltype((*module_)(std::declval<std::decay_t<Args>&>()...))>;
+    using Result = std::decay_t<std::invoke_result_t<F&, M&, std::decay_t<Args>&...>>;
+    check_outermost("DataParallel");
     std::vector<Tensor> tensors;
     {
       const PhaseScope scope(ledger_.get(), Phase::Check, devices_[0]);
       check_home(*module_, devices_[0]);
       tensors = tensors_of(*module_);
     }
-    std::vector<Device> used;
-    std::vector<Inputs> inputs =
-        scatter_tree(Inputs(std::forward<Args>(args)...), devices_, options_.dim, &used, ledger_, Path("args"));
-    std::vector<M> replicas(used.size(), *module_);
+    auto [inputs, plan] = scatter_tree(Inputs(std::forward<Args>(args)...), devices_, options_.dim, options_.split,
+                                       ledger_, Path("args"));
+    std::vector<M> replicas(plan.devices.size(), *module_);
     {
-      const auto copies = store_->replicas(tensors, used.size(), ledger_);
-      for (std::size_t i = 0; i < used.size(); ++i) rebind(replicas[i], tensors, copies[i]);
+      const auto copies = store_->replicas(tensors, plan.devices.size(), ledger_);
+      for (std::size_t i = 0; i < replicas.size(); ++i) rebind(replicas[i], tensors, copies[i]);
     }
     if constexpr (std::is_void_v<Result>) {
-      parallel_apply(replicas, inputs, used, ledger_.get());
+      parallel_invoke(f, replicas, inputs, plan.devices, ledger_.get());
     } else {
-      std::vector<Result> results = parallel_apply(replicas, inputs, used, ledger_.get());
-      return gather_tree(results, *options_.output_device, options_.dim, ledger_);
+      std::vector<Result> results = parallel_invoke(f, replicas, inputs, plan.devices, ledger_.get());
+      return gather_tree(results, GatherPlan{*options_.output_device, options_.dim, plan.rows, ledger_});
     }
+  }
+
+  /// loss(model(inputs...), target) inside each replica, and the mean over the batch, 0-dim, on the output device: only
+  /// scalars are gathered. The last argument is the target; `loss` gives the mean over the rows that it is given, as
+  /// nn::CrossEntropyLoss{} does, and is weighted by them. Value and gradients are those of one device.
+  template <class Loss, class... Args>
+  Tensor forward_loss(Loss loss, Args&&... args) {
+    static_assert(sizeof...(Args) >= 1, "forward_loss takes the loss, the module's arguments, and the target");
+    const auto replica_loss = [this, &loss](M& m, auto&... a) {
+      constexpr std::size_t count = sizeof...(a) - 1;
+      const auto all = std::tie(a...);
+      auto out = [&]<std::size_t... I>(std::index_sequence<I...>) { return m(std::get<I>(all)...); }
+      (std::make_index_sequence<count>());
+      const PhaseScope scope(ledger_.get(), Phase::Loss, current_replica().device);
+      Loss own = loss;
+      return WeightedMean<Tensor>{own(out, std::get<count>(all))};
+    };
+    return invoke(replica_loss, std::forward<Args>(args)...).value;
+  }
+
+  /// What a call with these arguments would do, as text; nothing is run, copied or changed.
+  template <class... Args>
+  std::string explain(const Args&... args) const {
+    return explain_call(*module_, named_tensors(std::tie(args...), Path("args")), devices_, options_, *transport_,
+                        *store_);
   }
 
   M& module() { return *module_; }
@@ -112,6 +155,8 @@ class DataParallel {
   nn::LoadReport load_state_dict(const nn::StateDict& state, bool strict = true) {
     return module_->load_state_dict(state, strict);
   }
+  void to(Device device) { module_->to(device); }
+  void to(DType dtype) { module_->to(dtype); }
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
   void zero_grad() { module_->zero_grad(); }
@@ -121,8 +166,9 @@ class DataParallel {
     devices_ = devices.empty() ? default_devices(*module_) : std::move(devices);
     if (!options_.output_device) options_.output_device = devices_[0];
     check_devices(devices_, *options_.output_device);
-    transport_ = options_.nccl ? make_transport(devices_) : copy_transport();
-    store_ = std::make_unique<ReplicaStore>(devices_, transport_);
+    transport_ = make_transport(devices_, options_.transport);
+    store_ = std::make_unique<ReplicaStore>(devices_, transport_, options_.bucket_bytes);
+    ledger_->note("transport", transport_->name());
   }
 
   std::unique_ptr<M> owned_;
@@ -140,12 +186,12 @@ auto data_parallel(M& module, const std::vector<Device>& devices, const DataPara
   using Inputs = std::tuple<std::decay_t<Args>...>;
   const Device output = options.output_device.value_or(devices.empty() ? cpu() : devices[0]);
   check_devices(devices, output);
-  std::vector<Device> used;
-  std::vector<Inputs> inputs =
-      scatter_tree(Inputs(std::forward<Args>(args)...), devices, options.dim, &used, {}, Path("args"));
-  std::vector<M> replicas = replicate(module, used);
-  auto results = parallel_apply(replicas, inputs, used);
-  return gather_tree(results, output, options.dim);
+  check_outermost("data_parallel");
+  auto [inputs, plan] =
+      scatter_tree(Inputs(std::forward<Args>(args)...), devices, options.dim, options.split, {}, Path("args"));
+  std::vector<M> replicas = replicate(module, plan.devices);
+  auto results = parallel_apply(replicas, inputs, plan.devices);
+  return gather_tree(results, GatherPlan{output, options.dim, plan.rows, {}});
 }
 
 }  // namespace tandem::parallel

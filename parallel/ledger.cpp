@@ -46,6 +46,11 @@ void Ledger::clear() {
   sums_.clear();
 }
 
+void Ledger::note(const std::string& name, const std::string& text) {
+  const std::scoped_lock lock(mutex_);
+  notes_[name] = text;
+}
+
 std::vector<LedgerEntry> Ledger::entries() const {
   const std::scoped_lock lock(mutex_);
   settle(true);
@@ -83,6 +88,8 @@ std::string Ledger::table() const {
                         of_device[t.device] > 0 ? 100 * t.seconds / of_device[t.device] : 0.0);
     last = t.device;
   }
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [name, note] : notes_) text += fmt::format("{}: {}\n", name, note);
   return text;
 }
 

@@ -50,6 +50,8 @@ class Ledger : public Observer {
   /// From backward().
   void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes) override;
   void clear();
+  /// A fact that the table ends with, such as the transport. One per name; clear() keeps them.
+  void note(const std::string& name, const std::string& text);
 
   std::vector<LedgerEntry> entries() const;
   /// By device, then phase.
@@ -81,6 +83,7 @@ class Ledger : public Observer {
   mutable std::deque<Open> open_;
   mutable std::deque<LedgerEntry> entries_;
   mutable std::map<Device, std::array<Sum, kPhaseCount>> sums_;
+  std::map<std::string, std::string> notes_;
 };
 
 /// Enters a phase of the calling thread into a ledger, from construction to destruction. Check is timed on the host.

@@ -31,33 +31,48 @@ std::string what_of(const std::exception_ptr& error) {
   }
 }
 
-void rethrow_first(const std::vector<std::exception_ptr>& errors, const std::vector<Device>& devices) {
-  const auto first = std::find_if(errors.begin(), errors.end(), [](const auto& e) { return e != nullptr; });
-  if (first == errors.end()) return;
-  const auto i = static_cast<std::size_t>(first - errors.begin());
-  std::string text = fmt::format("replica {} of {} on {}: {}", i, errors.size(), str(devices[i]), what_of(*first));
-  for (std::size_t k = i + 1; k < errors.size(); ++k) {
-    if (errors[k]) text += fmt::format("; replica {} on {} failed too: {}", k, str(devices[k]), what_of(errors[k]));
+struct Failure {
+  std::exception_ptr error;
+  FailurePlace place;
+};
+
+void rethrow_first(const std::vector<Failure>& failures, const std::vector<Device>& devices) {
+  const auto first =
+      std::find_if(failures.begin(), failures.end(), [](const Failure& f) { return f.error != nullptr; });
+  if (first == failures.end()) return;
+  const auto i = static_cast<std::size_t>(first - failures.begin());
+  std::string text = fmt::format("replica {} of {} on {}{}: {}", i, failures.size(), str(devices[i]), first->place.text,
+                                 what_of(first->error));
+  for (std::size_t k = i + 1; k < failures.size(); ++k) {
+    if (!failures[k].error) continue;
+    text += fmt::format("; replica {} on {} failed too{}: {}", k, str(devices[k]), failures[k].place.text,
+                        what_of(failures[k].error));
   }
   try {
-    std::rethrow_exception(*first);
+    std::rethrow_exception(first->error);
   } catch (...) {
-    std::throw_with_nested(ReplicaError(text, i, devices[i]));
+    std::throw_with_nested(ReplicaError(text, i, devices[i], first->place.module));
   }
 }
 
 }  // namespace
 
-void run_on_devices(const std::vector<Device>& devices, const std::function<void(std::size_t)>& job) {
+void run_on_devices(const std::vector<Device>& devices, const std::function<void(std::size_t)>& job,
+                    const PlaceOf& place) {
   const std::size_t n = devices.size();
-  std::vector<std::exception_ptr> errors(n);
+  std::vector<Failure> failures(n);
   const Context caller = context();
   const auto run = [&](std::size_t i) {
-    const ContextGuard guard(replica_context(caller, i, n, devices[i]));
+    Context own = replica_context(caller, i, n, devices[i]);
+    FailedCall failed;
+    own.failed = &failed;
+    const ContextGuard guard(own);
     try {
       job(i);
     } catch (...) {
-      errors[i] = std::current_exception();
+      failures[i].error = std::current_exception();
+      const bool in_module = failed.error == failures[i].error;
+      if (place) failures[i].place = place(i, in_module ? failed.callee : nullptr);
     }
   };
   if (n == 1 || Worker::current()) {
@@ -77,8 +92,26 @@ void run_on_devices(const std::vector<Device>& devices, const std::function<void
     std::unique_lock lock(mutex);
     done.wait(lock, [&] { return left == 0; });
   }
-  rethrow_first(errors, devices);
+  rethrow_first(failures, devices);
 }
+
+FailurePlace detail::place_in(nn::Module* module, const void* callee,
+                              const std::vector<std::pair<std::string, Tensor>>& inputs) {
+  FailurePlace place;
+  if (module) {
+    for (const auto& [name, m] : module->named_modules()) {
+      if (m != callee) continue;
+      place.module = name;
+      place.text =
+          name.empty() ? fmt::format(", in {}", m->type_name()) : fmt::format(", in {} ({})", name, m->type_name());
+      break;
+    }
+  }
+  for (const auto& [path, t] : inputs) place.text += fmt::format(", {} {}", path, describe(t));
+  return place;
+}
+
+bool inside_replica() { return context().failed != nullptr; }
 
 ReplicaInfo current_replica() {
   const Context& c = context();

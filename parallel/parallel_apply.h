@@ -1,36 +1,55 @@
 #pragma once
 // Runs one job per device, each on its device's worker.
 
+#include <concepts>
 #include <cstddef>
 #include <exception>
 #include <functional>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../engine/error.h"
+#include "../engine/tree.h"
+#include "../nn/module.h"
 #include "ledger.h"
 
 namespace tandem::parallel {
 
-/// A replica has thrown. The exception itself is nested (std::rethrow_if_nested gives it back, type and all).
+/// A replica has thrown. The text names the replica, its device, the module whose call failed, and the tensors that the
+/// replica was given. The exception itself is nested (std::rethrow_if_nested gives it back, type and all).
 class ReplicaError : public Error {
  public:
-  ReplicaError(const std::string& what, std::size_t replica, Device device)
-      : Error(what), replica_(replica), device_(device) {}
+  ReplicaError(const std::string& what, std::size_t replica, Device device, std::string module)
+      : Error(what), replica_(replica), device_(device), module_(std::move(module)) {}
   std::size_t replica() const { return replica_; }
   Device device() const { return device_; }
+  /// The name of the innermost module whose call failed, as in named_modules(); empty for the outermost, and if none
+  /// did.
+  const std::string& module() const { return module_; }
 
  private:
   std::size_t replica_;
   Device device_;
+  std::string module_;
 };
+
+/// Where a job has failed.
+struct FailurePlace {
+  std::string module;  ///< its name
+  std::string text;    ///< more for the message, such as ", in fc1 (Linear), ..."
+};
+/// Finds the place for job i. `callee` is the innermost module that an exception has come out of, or null.
+using PlaceOf = std::function<FailurePlace(std::size_t i, const void* callee)>;
 
 /// Calls job(i) on the worker of devices[i], with the caller's context (grad mode, anomaly mode) and an equal share of
 /// its threads, and waits for all. If some throw, the one of the lowest index is rethrown as a ReplicaError, which
-/// counts the others. A single job, and jobs asked for from inside a worker, run in the calling thread.
-void run_on_devices(const std::vector<Device>& devices, const std::function<void(std::size_t)>& job);
+/// tells of the others. A single job, and jobs asked for from inside a worker, run in the calling thread.
+void run_on_devices(const std::vector<Device>& devices, const std::function<void(std::size_t)>& job,
+                    const PlaceOf& place = {});
 
 /// Where the calling code runs: replica `index` of `count`, on `device`. 0 of 1 outside of replicas.
 struct ReplicaInfo {
@@ -39,28 +58,61 @@ struct ReplicaInfo {
   Device device{};
 };
 ReplicaInfo current_replica();
+bool inside_replica();
 
-/// result[i] = modules[i](inputs[i]...), where inputs[i] is a tuple. What forward returns must be movable.
-template <class M, class... Args>
-auto parallel_apply(std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs,
-                    const std::vector<Device>& devices, Ledger* ledger = nullptr) {
-  using Result = std::decay_t<decltype(modules[0](std::declval<Args&>()...))>;
+namespace detail {
+
+FailurePlace place_in(nn::Module* module, const void* callee,
+                      const std::vector<std::pair<std::string, Tensor>>& inputs);
+
+template <class M, class Inputs>
+FailurePlace place_of(M& module, const Inputs& inputs, const void* callee) {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for_each_tensor(
+      inputs, [&](const Tensor& t, const Path& at) { tensors.emplace_back(at.str(), t); }, Path("args"));
+  if constexpr (std::derived_from<M, nn::Module>) {
+    return place_in(&module, callee, tensors);
+  } else {
+    return place_in(nullptr, callee, tensors);
+  }
+}
+
+}  // namespace detail
+
+/// result[i] = f(modules[i], inputs[i]...), where inputs[i] is a tuple; nothing if f gives nothing. What f returns must
+/// be movable.
+template <class F, class M, class... Args>
+auto parallel_invoke(F&& f, std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs,
+                     const std::vector<Device>& devices, Ledger* ledger = nullptr) {
+  using Result = std::decay_t<std::invoke_result_t<F&, M&, Args&...>>;
   if (modules.size() != inputs.size() || modules.size() != devices.size() || modules.empty()) {
-    throw ValueError("parallel_apply: wanted as many modules as inputs and devices, and at least one");
+    throw ValueError("parallel_apply: wanted as many modules as inputs and devices, and at least one; got " +
+                     std::to_string(modules.size()) + " modules, " + std::to_string(inputs.size()) + " inputs and " +
+                     std::to_string(devices.size()) + " devices");
   }
   const auto apply = [&](std::size_t i) -> decltype(auto) {
     const PhaseScope scope(ledger, Phase::Forward, devices[i]);
-    return std::apply([&](Args&... args) -> decltype(auto) { return modules[i](args...); }, inputs[i]);
+    return std::apply([&](Args&... args) -> decltype(auto) { return std::invoke(f, modules[i], args...); }, inputs[i]);
   };
+  const auto place = [&](std::size_t i, const void* callee) { return detail::place_of(modules[i], inputs[i], callee); };
   if constexpr (std::is_void_v<Result>) {
-    run_on_devices(devices, apply);
+    run_on_devices(devices, apply, place);
   } else {
     std::vector<std::optional<Result>> slots(modules.size());
-    run_on_devices(devices, [&](std::size_t i) { slots[i].emplace(apply(i)); });
+    run_on_devices(
+        devices, [&](std::size_t i) { slots[i].emplace(apply(i)); }, place);
     std::vector<Result> results;
     for (std::optional<Result>& s : slots) results.push_back(std::move(*s));
     return results;
   }
+}
+
+/// result[i] = modules[i](inputs[i]...).
+template <class M, class... Args>
+auto parallel_apply(std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs,
+                    const std::vector<Device>& devices, Ledger* ledger = nullptr) {
+  return parallel_invoke([](M& module, Args&... args) -> decltype(auto) { return module(args...); }, modules, inputs,
+                         devices, ledger);
 }
 
 }  // namespace tandem::parallel

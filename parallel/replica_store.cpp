@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <deque>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -12,7 +12,6 @@
 namespace tandem::parallel {
 namespace {
 
-constexpr std::int64_t kBucketBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t padded(const Tensor& t) {
@@ -24,6 +23,7 @@ std::int64_t padded(const Tensor& t) {
 Tensor slot(const Tensor& flat, const Shape& shape, std::int64_t offset) {
   Tensor t = alias_of(view_of(flat, shape, contiguous_strides(shape), offset));
   t.impl()->exclusive = true;
+  t.impl()->version = make_ref<Version>();
   return t;
 }
 
@@ -78,16 +78,14 @@ std::vector<std::vector<Tensor>> ReplicaStore::replicas(const std::vector<Tensor
                                                         const LedgerPtr& ledger) {
   if (!is_current(tensors)) rebuild(tensors);
   std::vector<std::vector<Tensor>> out(count, std::vector<Tensor>(tensors.size()));
-  for (Bucket& b : buckets_) update(b, tensors, count, ledger);
+  update(tensors, count, ledger);
   for (const Bucket& b : buckets_) {
     std::vector<Tensor> homes;
     std::vector<std::vector<Tensor>> copies(count);
-    std::int64_t offset = 0;
-    for (std::size_t j : b.members) {
-      homes.push_back(tensors[j]);
-      copies[0].push_back(alias_of(tensors[j]));
-      for (std::size_t i = 1; i < count; ++i) copies[i].push_back(slot(b.copies[i - 1], tensors[j].sizes(), offset));
-      offset += padded(tensors[j]);
+    for (std::size_t m = 0; m < b.members.size(); ++m) {
+      homes.push_back(tensors[b.members[m]]);
+      copies[0].push_back(alias_of(homes.back()));
+      for (std::size_t i = 1; i < count; ++i) copies[i].push_back(alias_of(b.places[i - 1][m]));
     }
     if (b.requires_grad) record_broadcast(homes, copies, ledger, transport_);
     for (std::size_t i = 0; i < count; ++i) {
@@ -119,83 +117,146 @@ bool ReplicaStore::is_current(const std::vector<Tensor>& tensors) const {
   return true;
 }
 
-void ReplicaStore::rebuild(const std::vector<Tensor>& tensors) {
-  buckets_.clear();
-  loose_.clear();
-  members_.clear();
-  std::vector<std::size_t> open;
-  std::int64_t bytes = 0;
-  const auto close = [&] {
-    if (!open.empty()) make_bucket(tensors, open);
-    open.clear();
-    bytes = 0;
-  };
+ReplicaStore::Layout ReplicaStore::lay_out(const std::vector<Tensor>& tensors) const {
+  Layout layout;
+  std::map<std::pair<DType, bool>, std::vector<std::size_t>> kinds;
   for (std::size_t r = tensors.size(); r-- > 0;) {
     const Tensor& t = tensors[r];
     if (!t.is_leaf() || t.impl()->base || !t.is_contiguous()) {
-      loose_.push_back(r);
-      continue;
+      layout.loose.push_back(r);
+    } else {
+      kinds[{t.dtype(), !t.requires_grad()}].push_back(r);
     }
-    const bool fits = open.empty() || (tensors[open[0]].dtype() == t.dtype() &&
-                                       tensors[open[0]].requires_grad() == t.requires_grad() && bytes < kBucketBytes);
-    if (!fits) close();
-    open.push_back(r);
-    bytes += static_cast<std::int64_t>(t.nbytes());
   }
-  close();
+  for (const auto& [kind, members] : kinds) {
+    std::int64_t bytes = bucket_bytes_;
+    for (std::size_t r : members) {
+      if (bytes >= bucket_bytes_) {
+        layout.buckets.emplace_back();
+        bytes = 0;
+      }
+      layout.buckets.back().push_back(r);
+      bytes += static_cast<std::int64_t>(tensors[r].nbytes());
+    }
+  }
+  return layout;
+}
+
+void ReplicaStore::rebuild(const std::vector<Tensor>& tensors) {
+  buckets_.clear();
+  arenas_.clear();
+  Layout layout = lay_out(tensors);
+  loose_ = std::move(layout.loose);
+  std::vector<std::pair<DType, std::int64_t>> sizes;  // of the arenas
+  for (std::vector<std::size_t>& members : layout.buckets) {
+    const Tensor& first = tensors[members[0]];
+    if (sizes.empty() || sizes.back().first != first.dtype()) sizes.emplace_back(first.dtype(), 0);
+    Bucket b;
+    b.requires_grad = first.requires_grad();
+    b.arena = sizes.size() - 1;
+    b.begin = sizes.back().second;
+    for (std::size_t j : members) sizes.back().second += padded(tensors[j]);
+    b.end = sizes.back().second;
+    b.members = std::move(members);
+    b.places.resize(devices_.size() - 1);
+    b.seen.resize(devices_.size() - 1);
+    buckets_.push_back(std::move(b));
+  }
+  for (const auto& [dtype, size] : sizes) {
+    arenas_.push_back({zeros({size}, dtype, devices_[0]), std::vector<Tensor>(devices_.size() - 1)});
+  }
+  for (const Bucket& b : buckets_) {
+    std::int64_t offset = b.begin;
+    for (std::size_t j : b.members) {
+      const Tensor place = slot(arenas_[b.arena].home, tensors[j].sizes(), offset);
+      copy_values(place, tensors[j].detach());
+      tensors[j].set_data(place);
+      offset += padded(tensors[j]);
+    }
+  }
+  members_.clear();
   for (const Tensor& t : tensors) {
     const TensorImpl& i = *t.impl();
     members_.push_back({t.ref(), i.storage, i.offset, i.shape, i.dtype, t.requires_grad()});
   }
 }
 
-void ReplicaStore::make_bucket(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& members) {
-  Bucket b;
-  b.members = members;
-  b.requires_grad = tensors[members[0]].requires_grad();
-  std::int64_t total = 0;
-  for (std::size_t j : members) total += padded(tensors[j]);
-  b.home = zeros({total}, tensors[members[0]].dtype(), devices_[0]);
-  std::int64_t offset = 0;
-  for (std::size_t j : members) {
-    const Tensor place = slot(b.home, tensors[j].sizes(), offset);
-    place.impl()->version = make_ref<Version>();
-    copy_values(place, tensors[j].detach());
-    tensors[j].set_data(place);
-    offset += padded(tensors[j]);
-  }
-  b.copies.resize(devices_.size() - 1);
-  b.seen.resize(devices_.size() - 1);
-  buckets_.push_back(std::move(b));
+ReplicaStore::Versions ReplicaStore::versions(const Bucket& b, const std::vector<Tensor>& tensors, std::size_t i) {
+  Versions all;
+  for (std::size_t j : b.members) all.push_back(tensors[j].version());
+  for (const Tensor& t : b.places[i]) all.push_back(t.version());
+  return all;
 }
 
-void ReplicaStore::update(Bucket& b, const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger) {
-  std::vector<std::uint32_t> versions;
-  for (std::size_t j : b.members) versions.push_back(tensors[j].version());
-  std::vector<std::size_t> stale;
-  std::vector<Tensor> targets;
+std::vector<std::size_t> ReplicaStore::stale(const Bucket& b, const std::vector<Tensor>& tensors, std::size_t count) {
+  std::vector<std::size_t> found;
   for (std::size_t i = 0; i + 1 < count; ++i) {
-    Tensor& copy = b.copies[i];
-    if (!copy.defined()) copy = empty(b.home.sizes(), b.home.dtype(), devices_[i + 1]);
-    versions.push_back(copy.version());
-    if (versions != b.seen[i]) {
-      stale.push_back(i);
-      targets.push_back(copy);
+    if (versions(b, tensors, i) != b.seen[i]) found.push_back(i);
+  }
+  return found;
+}
+
+void ReplicaStore::make_places(std::size_t i, const std::vector<Tensor>& tensors) {
+  for (Arena& a : arenas_) {
+    if (!a.copies[i].defined()) a.copies[i] = empty(a.home.sizes(), a.home.dtype(), devices_[i + 1]);
+  }
+  for (Bucket& b : buckets_) {
+    std::int64_t offset = b.begin;
+    for (std::size_t m = b.places[i].size(); m < b.members.size(); ++m) {
+      b.places[i].push_back(slot(arenas_[b.arena].copies[i], tensors[b.members[m]].sizes(), offset));
+      offset += padded(tensors[b.members[m]]);
     }
-    versions.pop_back();
   }
-  if (stale.empty()) return;
-  {
-    std::deque<PhaseScope> scopes;
-    const auto bytes = static_cast<std::int64_t>(b.home.nbytes());
-    for (const Tensor& t : targets) scopes.emplace_back(ledger.get(), Phase::Replicate, t.device(), bytes);
-    transport_->broadcast(b.home, targets);
+}
+
+void ReplicaStore::update(const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger) {
+  for (std::size_t i = 0; i + 1 < count; ++i) make_places(i, tensors);
+  // Neighbours that the same devices lack travel together.
+  for (std::size_t first = 0, next = 1; first < buckets_.size(); first = next, next = first + 1) {
+    const std::vector<std::size_t> targets = stale(buckets_[first], tensors, count);
+    while (next < buckets_.size() && buckets_[next].arena == buckets_[first].arena &&
+           stale(buckets_[next], tensors, count) == targets) {
+      ++next;
+    }
+    if (targets.empty()) continue;
+    const Arena& arena = arenas_[buckets_[first].arena];
+    const NoGradGuard no_grad;
+    const auto range = [&](const Tensor& flat) {
+      return narrow(flat, 0, buckets_[first].begin, buckets_[next - 1].end - buckets_[first].begin);
+    };
+    const Tensor home = range(arena.home);
+    std::vector<Tensor> copies;
+    for (std::size_t i : targets) copies.push_back(range(arena.copies[i]));
+    {
+      std::deque<PhaseScope> scopes;
+      const auto bytes = static_cast<std::int64_t>(home.nbytes());
+      for (const Tensor& t : copies) scopes.emplace_back(ledger.get(), Phase::Replicate, t.device(), bytes);
+      transport_->broadcast(home, copies);
+    }
+    for (std::size_t n = first; n < next; ++n) {
+      for (std::size_t i : targets) {
+        for (const Tensor& t : buckets_[n].places[i]) bump_version(t);
+        buckets_[n].seen[i] = versions(buckets_[n], tensors, i);
+      }
+    }
   }
-  for (std::size_t i : stale) {
-    bump_version(b.copies[i]);
-    b.seen[i] = versions;
-    b.seen[i].push_back(b.copies[i].version());
+}
+
+std::vector<BucketPlan> ReplicaStore::explain(const std::vector<Tensor>& tensors, std::size_t count) const {
+  const bool current = is_current(tensors);
+  std::vector<BucketPlan> plans;
+  for (const std::vector<std::size_t>& members : lay_out(tensors).buckets) {
+    BucketPlan plan{members.size(), 0, tensors[members[0]].dtype(), tensors[members[0]].requires_grad(), 0};
+    std::int64_t elements = 0;
+    for (std::size_t j : members) {
+      plan.elements += tensors[j].numel();
+      elements += padded(tensors[j]);
+    }
+    const auto devices = current ? stale(buckets_[plans.size()], tensors, count).size() : count - 1;
+    plan.bytes_to_copy = static_cast<std::int64_t>(devices * size_of(plan.dtype)) * elements;
+    plans.push_back(plan);
   }
+  return plans;
 }
 
 }  // namespace tandem::parallel

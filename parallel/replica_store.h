@@ -1,11 +1,11 @@
 #pragma once
 // Long-lived copies of a module's tensors on several devices. Internal.
 //
-// The first device's parameters are moved into flat buffers, and each other device has a flat buffer of the same
-// layout, so that bringing a device up to date is one copy per bucket, and none for a bucket that nobody has changed. A
-// bucket is also what the tape sees: one broadcast node, whose backward pass reduces the gradients of its parameters
-// into one flat buffer as soon as the last of them is there. Buckets are filled in reverse order of registration, which
-// is about the order in which backward finishes with them.
+// The first device's parameters and buffers are moved into one flat arena per dtype, and each other device has an arena
+// of the same layout, so that bringing a device up to date is one copy per dtype, and none of what nobody has changed.
+// An arena consists of buckets, which are what the tape sees: one broadcast node, whose backward pass reduces the
+// gradients of its parameters into one flat buffer as soon as the last of them is there. Buckets are filled in reverse
+// order of registration, which is about the order in which backward finishes with them.
 
 #include <cstdint>
 #include <vector>
@@ -15,23 +15,40 @@
 
 namespace tandem::parallel {
 
+/// What a bucket holds, and how many bytes a call would copy for it.
+struct BucketPlan {
+  std::size_t tensors = 0;
+  std::int64_t elements = 0;
+  DType dtype = DType::Float32;
+  bool requires_grad = false;
+  std::int64_t bytes_to_copy = 0;
+};
+
 class ReplicaStore {
  public:
-  ReplicaStore(std::vector<Device> devices, TransportPtr transport)
-      : devices_(std::move(devices)), transport_(std::move(transport)) {}
+  ReplicaStore(std::vector<Device> devices, TransportPtr transport, std::int64_t bucket_bytes)
+      : devices_(std::move(devices)), transport_(std::move(transport)), bucket_bytes_(bucket_bytes) {}
 
   /// The module's tensors on the first `count` devices: result[i][j] stands for tensors(module)[j] on device i. Those
   /// of the first device share memory with the module. Recorded on the tape if grad mode is on.
   std::vector<std::vector<Tensor>> replicas(const std::vector<Tensor>& tensors, std::size_t count,
                                             const LedgerPtr& ledger);
+  /// The buckets that replicas() would work with. Changes nothing.
+  std::vector<BucketPlan> explain(const std::vector<Tensor>& tensors, std::size_t count) const;
 
  private:
+  using Versions = std::vector<std::uint32_t>;
+  struct Arena {
+    Tensor home;                 ///< flat, on the first device
+    std::vector<Tensor> copies;  ///< flat, on the others; undefined until used
+  };
   struct Bucket {
-    std::vector<std::size_t> members;              ///< numbers of tensors
-    Tensor home;                                   ///< flat, on the first device
-    std::vector<Tensor> copies;                    ///< flat, on the others; undefined until used
-    std::vector<std::vector<std::uint32_t>> seen;  ///< per copy: the members' versions when it was made
+    std::vector<std::size_t> members;  ///< numbers of tensors
     bool requires_grad = false;
+    std::size_t arena = 0;
+    std::int64_t begin = 0, end = 0;          ///< elements of the arena
+    std::vector<std::vector<Tensor>> places;  ///< per other device: the members there, each with a version of its own
+    std::vector<Versions> seen;               ///< per other device: versions() when it was brought up to date
   };
   /// What the buckets were made for, to notice that a module has changed.
   struct Member {
@@ -42,16 +59,27 @@ class ReplicaStore {
     DType dtype = DType::Float32;
     bool requires_grad = false;
   };
+  struct Layout {
+    std::vector<std::vector<std::size_t>> buckets;  ///< by dtype
+    std::vector<std::size_t> loose;
+  };
 
   bool is_current(const std::vector<Tensor>& tensors) const;
+  Layout lay_out(const std::vector<Tensor>& tensors) const;
   void rebuild(const std::vector<Tensor>& tensors);
-  void make_bucket(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& members);
-  /// Brings the bucket's copies on the first `count` devices up to date.
-  void update(Bucket& bucket, const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger);
+  /// Those of a bucket's members, at home and on device number i + 1.
+  static Versions versions(const Bucket& bucket, const std::vector<Tensor>& tensors, std::size_t i);
+  /// The other devices, of the first `count`, whose copy of the bucket is out of date.
+  static std::vector<std::size_t> stale(const Bucket& bucket, const std::vector<Tensor>& tensors, std::size_t count);
+  void make_places(std::size_t i, const std::vector<Tensor>& tensors);
+  /// Brings the first `count` devices up to date.
+  void update(const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger);
 
   std::vector<Device> devices_;
   TransportPtr transport_;
+  std::int64_t bucket_bytes_;
   std::vector<Member> members_;
+  std::vector<Arena> arenas_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> loose_;  ///< tensors that cannot be moved: not leaves, views, or strided
 };

@@ -7,12 +7,16 @@ namespace {
 
 using kernels::cuda::Collectives;
 
+/// Copies, straight or by way of the host.
 class CopyTransport final : public Transport {
  public:
-  const char* name() const override { return "copies"; }
+  explicit CopyTransport(bool by_host) : by_host_(by_host) {}
+
+  const char* name() const override { return by_host_ ? "host" : "copies"; }
 
   void broadcast(const Tensor& from, std::span<const Tensor> to) const override {
-    for (const Tensor& t : to) copy_values(t, from);
+    const Tensor source = by_host_ && from.device().type != DeviceType::CPU ? moved(from, cpu()) : from;
+    for (const Tensor& t : to) copy_values(t, source);
   }
 
   void reduce(std::span<const Reduction> reductions) const override {
@@ -31,10 +35,17 @@ class CopyTransport final : public Transport {
 
  private:
   /// t, if kernels of `device` can read it where it is, else a copy there.
-  static Tensor reachable(const Tensor& t, Device device) {
+  Tensor reachable(const Tensor& t, Device device) const {
     const bool both_cpu = t.device().type == DeviceType::CPU && device.type == DeviceType::CPU;
-    return both_cpu ? t : to(t, device);
+    if (both_cpu || t.device() == device) return t;
+    return moved(by_host_ ? moved(t, cpu()) : t, device);
   }
+  static Tensor moved(const Tensor& t, Device device) {
+    const NoGradGuard no_grad;
+    return to(t, device);
+  }
+
+  bool by_host_;
 };
 
 std::byte* bytes(const Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); }
@@ -92,20 +103,41 @@ class NcclTransport final : public Transport {
 }  // namespace
 
 TransportPtr copy_transport() {
-  static const auto copies = std::make_shared<const CopyTransport>();
+  static const auto copies = std::make_shared<const CopyTransport>(false);
   return copies;
 }
 
-TransportPtr make_transport(const std::vector<Device>& devices) {
+TransportPtr host_transport() {
+  static const auto by_host = std::make_shared<const CopyTransport>(true);
+  return by_host;
+}
+
+namespace {
+
+/// Null where there is no NCCL for these devices.
+TransportPtr nccl_transport(const std::vector<Device>& devices) {
   std::vector<kernels::cuda::Queue*> queues;
   for (Device device : devices) {
     kernels::cuda::Queue* queue = device_state(device).queue;
-    if (!queue) return copy_transport();
+    if (!queue) return nullptr;
     queues.push_back(queue);
   }
   auto collectives = Collectives::make(queues);
-  if (!collectives) return copy_transport();
+  if (!collectives) return nullptr;
   return std::make_shared<const NcclTransport>(devices, std::move(collectives));
+}
+
+}  // namespace
+
+TransportPtr make_transport(const std::vector<Device>& devices, TransportKind kind) {
+  if (kind == TransportKind::Host) return host_transport();
+  if (kind == TransportKind::Copies) return copy_transport();
+  if (TransportPtr nccl = nccl_transport(devices)) return nccl;
+  if (kind == TransportKind::NCCL) {
+    throw DeviceError("transport: NCCL needs a build with it and at least two devices on different GPUs, got " +
+                      str(devices));
+  }
+  return copy_transport();
 }
 
 }  // namespace tandem::parallel

@@ -18,7 +18,7 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
 
-  /// "copies" or "NCCL".
+  /// "copies", "host" or "NCCL".
   virtual const char* name() const = 0;
   /// Each of `to` becomes `from`, which has its sizes and dtype; contiguous, on different devices.
   virtual void broadcast(const Tensor& from, std::span<const Tensor> to) const = 0;
@@ -35,8 +35,17 @@ using TransportPtr = std::shared_ptr<const Transport>;
 
 /// Copies and adds: between any devices, and sums in the order of the parts.
 TransportPtr copy_transport();
-/// NCCL, if the build has it and the devices are different GPUs: for work that involves all of them, in their order.
-/// Sums are the same on every run, but NCCL chooses their order. Whatever else there is, copies do.
-TransportPtr make_transport(const std::vector<Device>& devices);
+/// Copies and adds as well, but every byte goes through memory of the host.
+TransportPtr host_transport();
+
+enum class TransportKind {
+  Auto,    ///< NCCL where it can be; through the host where two of the GPUs do not reach each other; else copies
+  Copies,  ///< copy_transport()
+  Host,    ///< host_transport()
+  NCCL,    ///< for work that involves all devices, in their order; copies do the rest. Sums are the same on every run,
+         ///< but NCCL chooses their order
+};
+/// DeviceError for NCCL where the build has none or the devices are not different GPUs.
+TransportPtr make_transport(const std::vector<Device>& devices, TransportKind kind = TransportKind::Auto);
 
 }  // namespace tandem::parallel

@@ -41,7 +41,7 @@ std::string zip_error(T a, T b) {
   T* const trees[] = {&a, &b};
   try {
     zip_trees(
-        Row<T>(trees), [](auto, const Path&) {}, [](auto, const Path&) {}, Path("out"));
+        Row<T>(trees), [](Row<Tensor>, const Path&) {}, [](auto, const Path&) {}, Path("out"));
   } catch (const ValueError& e) {
     return e.what();
   }
