@@ -17,15 +17,18 @@ class Observer {
                     std::int64_t bytes) = 0;
 };
 
+struct SampleRange;
+
 struct Context {
   bool grad_enabled = true;
   bool anomaly = false;
   int threads = 0;  ///< threads of one operation; 0: all cores
   int replica = 0;  ///< index of the replica that runs, of `replicas`
   int replicas = 1;
-  Device device{};               ///< of the replica
-  Device default_device{};       ///< of new tensors
-  Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
+  Device device{};                 ///< of the replica
+  Device default_device{};         ///< of new tensors
+  Observer* observer = nullptr;    ///< gets the time that each device spends in backward()
+  SampleRange* samples = nullptr;  ///< the part of a batch for which random numbers are drawn, see random.h
 };
 
 /// The calling thread's context.
