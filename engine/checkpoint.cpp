@@ -1,23 +1,43 @@
 // Activation checkpointing: the forward pass keeps only its inputs, and the backward pass computes it again.
 
+#include <optional>
+
 #include "ops_internal.h"
 
 namespace tandem {
 namespace {
 
-/// Sets a device's generator for a scope.
-class GeneratorGuard {
+/// Where the calling thread's random functions draw from on a device.
+struct RandomPlace {
+  GeneratorState generator;
+  std::optional<SampleRange> samples;
+};
+
+RandomPlace random_place(Device device) {
+  const SampleRange* samples = context().samples;
+  return {generator_state(device), samples ? std::optional(*samples) : std::nullopt};
+}
+
+/// Draws from another place for a scope.
+class RandomGuard {
  public:
-  GeneratorGuard(Device device, GeneratorState state) : device_(device), saved_(generator_state(device)) {
-    set_generator_state(device, state);
+  RandomGuard(Device device, const RandomPlace& place)
+      : device_(device), samples_(place.samples), generator_(generator_state(device)), outer_(context().samples) {
+    set_generator_state(device, place.generator);
+    context().samples = samples_ ? &*samples_ : nullptr;
   }
-  ~GeneratorGuard() { set_generator_state(device_, saved_); }
-  GeneratorGuard(const GeneratorGuard&) = delete;
-  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+  ~RandomGuard() {
+    set_generator_state(device_, generator_);
+    context().samples = outer_;
+  }
+  RandomGuard(const RandomGuard&) = delete;
+  RandomGuard& operator=(const RandomGuard&) = delete;
 
  private:
   Device device_;
-  GeneratorState saved_;
+  std::optional<SampleRange> samples_;
+  GeneratorState generator_;
+  SampleRange* outer_;
 };
 
 }  // namespace
@@ -29,7 +49,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
     for (const Tensor& t : inputs) p.push_back(&t);
     return p;
   }());
-  const GeneratorState random = generator_state(device);
+  const RandomPlace random = random_place(device);
   Tensor out = [&] {
     const NoGradGuard no_grad;
     return f(inputs);
@@ -48,7 +68,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
     }
     const EnableGradGuard enable;
     const Tensor y = [&] {
-      const GeneratorGuard guard(device, random);
+      const RandomGuard guard(device, random);
       return f(again);
     }();
     backward({y}, {c.grad()});

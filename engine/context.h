@@ -23,6 +23,7 @@ struct FailedCall {
   std::exception_ptr error;
   const void* callee = nullptr;
 };
+struct SampleRange;
 
 struct Context {
   bool grad_enabled = true;
@@ -30,10 +31,14 @@ struct Context {
   int threads = 0;  ///< threads of one operation; 0: all cores
   int replica = 0;  ///< index of the replica that runs, of `replicas`
   int replicas = 1;
-  Device device{};               ///< of the replica
-  FailedCall* failed = nullptr;  ///< of the replica, where calls of modules leave a note; null outside of replicas
-  Device default_device{};       ///< of new tensors
-  Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
+  Device device{};                 ///< of the replica
+  FailedCall* failed = nullptr;    ///< of the replica, where calls of modules leave a note; null outside of replicas
+  Device default_device{};         ///< of new tensors
+  Observer* observer = nullptr;    ///< gets the time that each device spends in backward()
+  Device device{};                 ///< of the replica
+  Device default_device{};         ///< of new tensors
+  Observer* observer = nullptr;    ///< gets the time that each device spends in backward()
+  SampleRange* samples = nullptr;  ///< the part of a batch for which random numbers are drawn, see random.h
 };
 
 /// The calling thread's context.

@@ -22,7 +22,17 @@ struct GeneratorState {
 GeneratorState generator_state(Device device);
 void set_generator_state(Device device, GeneratorState state);
 
-/// Takes the counters for `n` elements of `dtype` from a device's generator.
+/// A part of a batch: `count` of its `total` samples, from `first` on. While a thread's context has one, random
+/// functions of that thread draw, on whatever device, the numbers that `home` would draw for these samples if it drew
+/// for the whole batch. Samples lie along dimension 0: ValueError if the elements are not as many for each. A part
+/// without samples draws nothing, and cannot know how far the others' generator moves. Used by one thread at a time.
+struct SampleRange {
+  Device home;
+  GeneratorState generator;  ///< moved by every draw, as home's would be; that of the device stays where it is
+  std::int64_t first = 0, count = 0, total = 0;
+};
+
+/// Takes the counters for `n` elements of `dtype` from a device's generator, or from the context's SampleRange.
 kernels::PhiloxState reserve_random(Device device, std::int64_t n, DType dtype);
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "context.h"
 #include "error.h"
 
 namespace tandem {
@@ -18,6 +19,26 @@ std::mutex seed_mutex;
 thread_local const Device* worker_device = nullptr;
 
 void release_cache(int device) { empty_cache(cuda(device)); }
+
+/// The elements from `first` on of a draw of `n`, for all of which the generator moves.
+kernels::PhiloxState take(GeneratorState& generator, Device device, std::int64_t n, DType dtype,
+                          std::int64_t first = 0) {
+  const std::int64_t per_block = dtype == kFloat64 ? 2 : 4;
+  const kernels::PhiloxState out{generator.seed, static_cast<std::uint64_t>(device.index),
+                                 generator.offset + static_cast<std::uint64_t>(first / per_block), first % per_block};
+  generator.offset += static_cast<std::uint64_t>((n + per_block - 1) / per_block);
+  return out;
+}
+
+kernels::PhiloxState take(SampleRange& samples, Device device, std::int64_t n, DType dtype) {
+  const std::int64_t each = samples.count > 0 ? n / samples.count : 0;
+  if (each * samples.count != n) {
+    throw ValueError(
+        fmt::format("random numbers on {}: got {} elements for {} of a batch's {} samples, wanted as many for each",
+                    str(device), n, samples.count, samples.total));
+  }
+  return take(samples.generator, samples.home, each * samples.total, dtype, each * samples.first);
+}
 
 }  // namespace
 
@@ -114,13 +135,10 @@ void set_generator_state(Device device, GeneratorState state) {
 }
 
 kernels::PhiloxState reserve_random(Device device, std::int64_t n, DType dtype) {
-  const std::int64_t per_block = dtype == kFloat64 ? 2 : 4;
+  if (context().samples) return take(*context().samples, device, n, dtype);
   DeviceState& state = device_state(device);
   const std::scoped_lock lock(state.generator_mutex);
-  const kernels::PhiloxState out{state.generator.seed, static_cast<std::uint64_t>(device.index),
-                                 state.generator.offset};
-  state.generator.offset += static_cast<std::uint64_t>((n + per_block - 1) / per_block);
-  return out;
+  return take(state.generator, device, n, dtype);
 }
 
 }  // namespace tandem

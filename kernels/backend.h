@@ -52,12 +52,14 @@ struct Pool2dArgs {
   std::int64_t padding[2] = {0, 0};
 };
 
-/// Draws come from Philox4x32-10 with key `seed`; element i of a draw uses counter block `offset + i / 4` of
-/// subsequence `stream`, word i % 4 (see math/philox.h). float64 and randint draws have 2 elements per block.
+/// Draws come from Philox4x32-10 with key `seed`; element i of a draw is number j = `skip` + i of those that the blocks
+/// from `offset` on of subsequence `stream` make: word j % 4 of block `offset + j / 4` (see math/philox.h). float64 and
+/// randint draws have 2 elements per block. `skip` is less than the elements per block.
 struct PhiloxState {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
   std::uint64_t offset = 0;
+  std::int64_t skip = 0;
 };
 
 /// v = momentum v + (1 - dampening) (g + weight_decay p), or v = g + weight_decay p at `first`;

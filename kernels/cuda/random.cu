@@ -61,18 +61,18 @@ struct RandInt {
   }
 };
 
+/// `aligned`: whole blocks are written at once, for which `out` is aligned and nothing skipped.
 template <class T, class Make>
 __global__ void draw(T* out, Index n, PhiloxState state, Make make, bool aligned) {
   constexpr int per_block = Make::per_block;
-  for (Index b = global_index(); b * per_block < n; b += global_stride()) {
+  for (Index b = global_index(); b * per_block < state.skip + n; b += global_stride()) {
     const auto made = make(philox(state.seed, state.stream, state.offset + static_cast<std::uint64_t>(b)));
-    T* to = out + b * per_block;
-    const Index rest = n - b * per_block;
-    if (aligned && rest >= per_block) {
-      *reinterpret_cast<Pack<T, per_block>*>(to) = made;
+    const Index first = b * per_block - state.skip;
+    if (aligned && n - first >= per_block) {
+      *reinterpret_cast<Pack<T, per_block>*>(out + first) = made;
     } else {
       for (int i = 0; i < per_block; ++i) {
-        if (i < rest) to[i] = made.v[i];
+        if (first + i >= 0 && first + i < n) out[first + i] = made.v[i];
       }
     }
   }
@@ -80,18 +80,18 @@ __global__ void draw(T* out, Index n, PhiloxState state, Make make, bool aligned
 
 template <class T, class Make>
 void launch_draw(const Scope& scope, const View& out, const PhiloxState& state, const Make& make) {
-  const Index n = out.numel(), blocks = (n + Make::per_block - 1) / Make::per_block;
+  const Index n = out.numel(), blocks = (state.skip + n + Make::per_block - 1) / Make::per_block;
   launch(draw<T, Make>, blocks_for(blocks), kBlock, 0, scope.stream(), out.as<T>(), n, state, make,
-         is_aligned(out.data, Make::per_block * sizeof(T)));
+         state.skip == 0 && is_aligned(out.data, Make::per_block * sizeof(T)));
 }
 
 template <class T>
 __global__ void drop(T* out, std::uint8_t* mask, const T* in, Index n, PhiloxState state, std::uint32_t threshold,
                      std::uint8_t keep, T scale, bool aligned) {
-  for (Index b = global_index(); 4 * b < n; b += global_stride()) {
+  for (Index b = global_index(); 4 * b < state.skip + n; b += global_stride()) {
     const PhiloxBlock block = philox(state.seed, state.stream, state.offset + static_cast<std::uint64_t>(b));
-    const Index first = 4 * b, rest = n - first;
-    if (aligned && rest >= 4) {
+    const Index first = 4 * b - state.skip;
+    if (aligned && n - first >= 4) {
       Pack<T, 4> values = *reinterpret_cast<const Pack<T, 4>*>(in + first);
       Pack<std::uint8_t, 4> kept;
       for (int i = 0; i < 4; ++i) {
@@ -104,7 +104,7 @@ __global__ void drop(T* out, std::uint8_t* mask, const T* in, Index n, PhiloxSta
       *reinterpret_cast<Pack<std::uint8_t, 4>*>(mask + first) = kept;
     } else {
       for (int i = 0; i < 4; ++i) {
-        if (i >= rest) continue;
+        if (first + i < 0 || first + i >= n) continue;
         const bool keeps = block.word[i] >= threshold;
         const T scaled = in[first + i] * scale;
         mask[first + i] = keeps ? keep : std::uint8_t{0};
@@ -148,10 +148,10 @@ void CudaBackend::dropout(Stream& stream, const View& out, const View& mask, con
   const Index n = out.numel();
   visit_floating(out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const bool aligned =
-        is_aligned(out.data, 4 * sizeof(T)) && is_aligned(in.data, 4 * sizeof(T)) && is_aligned(mask.data, 4);
-    launch(drop<T>, blocks_for((n + 3) / 4), kBlock, 0, scope.stream(), out.as<T>(), mask.as<std::uint8_t>(),
-           in.as<const T>(), n, state, threshold, static_cast<std::uint8_t>(p < 1 ? 1 : 0),
+    const bool aligned = state.skip == 0 && is_aligned(out.data, 4 * sizeof(T)) && is_aligned(in.data, 4 * sizeof(T)) &&
+                         is_aligned(mask.data, 4);
+    launch(drop<T>, blocks_for((state.skip + n + 3) / 4), kBlock, 0, scope.stream(), out.as<T>(),
+           mask.as<std::uint8_t>(), in.as<const T>(), n, state, threshold, static_cast<std::uint8_t>(p < 1 ? 1 : 0),
            static_cast<T>(p < 1 ? 1 / (1 - p) : 0), aligned);
   });
 }

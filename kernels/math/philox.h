@@ -10,7 +10,7 @@
 //   normal, float64    elements 2 b and 2 b + 1: normal_pair of the word pairs w0 w1 and w2 w3
 //   randint            element 2 b + k: lo + floor((w_2k 2^32 + w_2k+1) (hi - lo) / 2^64), for every dtype
 //   dropout            element 4 b + k is kept if w_k >= p 2^32, for every dtype
-// So a draw of n elements takes at most (n + 1) / 2 blocks.
+// So a draw of n elements takes at most (n + 1) / 2 blocks. A draw with `skip` lacks the first elements of block 0.
 
 #include <cstdint>
 #include <type_traits>

@@ -406,6 +406,42 @@ TEST_CASE("autograd: checkpoint computes again what it did not keep", "[tape]") 
   manual_seed(0);
 }
 
+TEST_CASE("autograd: checkpoint draws again for the same part of a batch", "[tape]") {
+  ON_EVERY_DEVICE(on);
+  const Tensor x = sample({4, 3}).requires_grad_();
+  const Tensor w = sample({3, 3}, 1).requires_grad_();
+  const auto block = [&](const Inputs& in) { return dropout(dropout(tanh(in[0].matmul(w)), 0.5), 0.3); };
+  const auto run = [&](bool checkpointed) {
+    x.zero_grad();
+    w.zero_grad();
+    const Tensor in = x * 2;
+    bool hooked = false;
+    in.register_hook([&](const Tensor& g) {
+      hooked = true;
+      CHECK(context().samples == nullptr);
+      return g;
+    });
+    SampleRange samples{on(1), {5, 9}, 3, 4, 10};
+    const Tensor y = [&] {
+      const ContextGuard guard(context());
+      context().samples = &samples;
+      return checkpointed ? checkpoint(block, {in}) : block({in});
+    }();
+    const GeneratorState after = samples.generator;
+    // Each dropout took ceil(30 / 4) blocks.
+    CHECK(after == GeneratorState{5, 9 + 8 + 8});
+    const GeneratorState of_device = generator_state(on(0));
+    (y * y).sum().backward();
+    CHECK(samples.generator == after);
+    CHECK(generator_state(on(0)) == of_device);
+    CHECK(hooked);
+    return std::vector<Tensor>{y.detach(), x.grad().clone(), w.grad().clone()};
+  };
+  const auto wanted = run(false);
+  const auto again = run(true);
+  for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(same_bits(wanted[i], again[i]));
+}
+
 namespace {
 
 /// The example in autograd.h.

@@ -216,6 +216,81 @@ TEST_CASE("random: distributions") {
   manual_seed(0);
 }
 
+namespace {
+
+/// One after the other, for a batch x (samples, elements) that gives shape, dtype and device.
+std::vector<Tensor> draw_everything(const Tensor& x) {
+  const Tensor transposed = empty({x.size(1), x.size(0)}, x.dtype(), x.device()).t();
+  return {rand(x.sizes(), x.dtype(), x.device()),
+          randn(x.sizes(), x.dtype(), x.device()),
+          randint(0, 1000, x.sizes(), kInt64, x.device()),
+          randint(0, 1000, x.sizes(), x.dtype(), x.device()),
+          dropout(x, 0.4),
+          Tensor(transposed).normal_(),
+          rand(x.sizes(), x.dtype(), x.device())};
+}
+
+}  // namespace
+
+TEST_CASE("random: the parts of a batch draw what one device draws for all of it") {
+  ON_EVERY_DEVICE(on);
+  const std::vector<std::vector<std::int64_t>> splits{{10}, {3, 3, 3, 1}, {5, 5}, {1, 9}};
+  const Device home = on(1);
+  for (const DType dtype : {kFloat32, kFloat64}) {
+    for (const std::int64_t elements : {1, 3, 4}) {
+      manual_seed(12);
+      rand({7}, kFloat32, home);  // so that the batch does not begin at 0
+      const GeneratorState begin = generator_state(home);
+      const Tensor batch = ones({10, elements}, dtype, home);
+      const std::vector<Tensor> wanted = draw_everything(batch);
+      const GeneratorState end = generator_state(home);
+
+      for (const auto& split : splits) {
+        CAPTURE(name_of(dtype), elements, split);
+        std::vector<std::vector<Tensor>> parts(wanted.size());
+        std::int64_t first = 0;
+        for (std::size_t i = 0; i < split.size(); ++i) {
+          const Device device = on(static_cast<int>(i));
+          const GeneratorState left_alone = generator_state(device);
+          SampleRange samples{home, begin, first, split[i], 10};
+          const ContextGuard guard(context());
+          context().samples = &samples;
+          const auto drawn = draw_everything(batch.slice(0, first, first + split[i]).to(device));
+          for (std::size_t k = 0; k < drawn.size(); ++k) parts[k].push_back(drawn[k].to(home));
+          CHECK(samples.generator == end);
+          CHECK(generator_state(device) == left_alone);
+          first += split[i];
+        }
+        for (std::size_t k = 0; k < wanted.size(); ++k) {
+          CAPTURE(k);
+          CHECK(same_bits(cat(parts[k], 0), wanted[k]));
+        }
+      }
+    }
+  }
+  manual_seed(0);
+}
+
+TEST_CASE("random: every sample of a part of a batch has as many elements") {
+  ON_EVERY_DEVICE(on);
+  SampleRange samples{on(0), {3, 5}, 4, 3, 10};
+  SampleRange none{on(0), {3, 5}, 10, 0, 10};
+  const GeneratorState begin = samples.generator;
+  const ContextGuard guard(context());
+  context().samples = &samples;
+  CHECK_ERROR(
+      rand({7}), ValueError,
+      "random numbers on " + str(on(0)) + ": got 7 elements for 3 of a batch's 10 samples, wanted as many for each");
+  CHECK_ERROR(dropout(ones({2, 2}), 0.5), ValueError, "got 4 elements");
+  CHECK_ERROR(randint(0, 5, {1}), ValueError, "got 1 elements");
+  CHECK(rand({3, 0}).numel() == 0);
+  CHECK(samples.generator == begin);
+  context().samples = &none;
+  CHECK_ERROR(randn({2}), ValueError, "got 2 elements for 0 of a batch's 10 samples");
+  CHECK(dropout(ones({0, 5}), 0.5).sizes() == Shape{0, 5});
+  CHECK(none.generator == begin);
+}
+
 TEST_CASE("random: dropout keeps the mask for backward") {
   manual_seed(9);
   const Tensor x = ones({3, 1000}, kFloat64).requires_grad_();

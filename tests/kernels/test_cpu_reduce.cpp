@@ -306,6 +306,51 @@ TEMPLATE_TEST_CASE("Dropout", "[random]", float, double) {
   }
 }
 
+namespace {
+
+/// With every `skip`, draw(out, state) gives what it gives without, less the first elements.
+template <class T, class Draw>
+void check_skips(Index per_block, const Draw& draw) {
+  for (Index skip = 0; skip < per_block; ++skip) {
+    for (Index n : {0, 1, 2, 3, 4, 5, 254, 255, 256, 300001}) {
+      CAPTURE(skip, n, name_of(dtype_of<T>()));
+      Strided<T> whole({skip + n}), tail({n});
+      draw(whole.view(), PhiloxState{11, 2, 5});
+      draw(tail.view(), PhiloxState{11, 2, 5, skip});
+      bool good = true;
+      for (Index i = 0; i < n; ++i) good &= tail[i] == whole[skip + i];
+      CHECK(good);
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("Floating draws that skip", "[random]", float, double) {
+  using T = TestType;
+  constexpr Index per_block = 16 / sizeof(T);
+  Stream stream = stream_with(2);
+  check_skips<T>(per_block, [&](const View& out, PhiloxState state) { cpu.uniform(stream, out, state, -1, 3); });
+  check_skips<T>(per_block, [&](const View& out, PhiloxState state) { cpu.normal(stream, out, state, 2, 0.5); });
+  check_skips<T>(4, [&](const View& out, PhiloxState state) {
+    Strided<T> ones({out.numel()});
+    Strided<bool> mask({out.numel()});
+    for (Index i = 0; i < ones.size(); ++i) ones[i] = 1;
+    cpu.dropout(stream, out, mask.view(), ones.view(), state, 0.4);
+    bool good = true;
+    for (Index i = 0; i < ones.size(); ++i) good &= mask[i] == (out.as<T>()[i] != 0);
+    CHECK(good);
+  });
+}
+
+TEMPLATE_TEST_CASE("Integer draws that skip", "[random]", std::uint8_t, std::int32_t, std::int64_t, float, double,
+                   bool) {
+  Stream stream = stream_with(2);
+  check_skips<TestType>(2, [&](const View& out, PhiloxState state) { cpu.randint(stream, out, state, 0, 2); });
+  if (std::is_same_v<TestType, bool>) return;
+  check_skips<TestType>(2, [&](const View& out, PhiloxState state) { cpu.randint(stream, out, state, 0, 200); });
+}
+
 TEMPLATE_TEST_CASE("Optimizer steps", "[optim]", float, double) {
   using T = TestType;
   Stream stream = stream_with(2);

@@ -171,12 +171,21 @@ void check_pooling(const Pooling& p, bool few) {
 constexpr PhiloxState kStates[] = {{1, 0, 0}, {0x123456789abcdef0, 0xfedcba9876543210, 0xfffffffe}};
 constexpr Index kDraws[] = {0, 1, 2, 3, 4, 5, 7, 8, 1027, 40001};
 
+/// kStates with every `skip` that a draw of `per_block` elements per block may have.
+std::vector<PhiloxState> states(Index per_block) {
+  std::vector<PhiloxState> all;
+  for (PhiloxState state : kStates) {
+    for (; state.skip < per_block; ++state.skip) all.push_back(state);
+  }
+  return all;
+}
+
 template <class T, class F>
-void check_draws(const F& draw) {
-  for (const PhiloxState& state : kStates) {
+void check_draws(Index per_block, const F& draw) {
+  for (const PhiloxState& state : states(per_block)) {
     for (const Index n : kDraws) {
       for (const Layout layout : {Layout::Contiguous, Layout::Shifted}) {
-        CAPTURE(n, state.seed, static_cast<int>(layout), name_of(dtype_of<T>()));
+        CAPTURE(n, state.seed, state.skip, static_cast<int>(layout), name_of(dtype_of<T>()));
         Twin<T> out({n}, layout);
         Streams s;
         draw(cuda_backend(), s.gpu, out.gpu(), state);
@@ -191,18 +200,20 @@ void check_draws(const F& draw) {
 template <class T>
 void check_dropout() {
   for (const double p : {0.0, 0.3, 0.999, 1.0}) {
-    for (const Index n : kDraws) {
-      for (const Layout layout : {Layout::Contiguous, Layout::Shifted}) {
-        CAPTURE(p, n, static_cast<int>(layout));
-        Twin<T> in({n}), out({n}, layout);
-        Twin<bool> mask({n}, layout);
-        in.uniform(3, -2, 2);
-        Streams s;
-        cuda_backend().dropout(s.gpu, out.gpu(), mask.gpu(), in.gpu(), kStates[1], p);
-        cpu_backend().dropout(s.cpu, out.cpu(), mask.cpu(), in.cpu(), kStates[1], p);
-        s.check_good();
-        CHECK(out.same_bits());
-        CHECK(mask.same_bits());
+    for (const PhiloxState& state : states(4)) {
+      for (const Index n : kDraws) {
+        for (const Layout layout : {Layout::Contiguous, Layout::Shifted}) {
+          CAPTURE(p, n, state.seed, state.skip, static_cast<int>(layout));
+          Twin<T> in({n}), out({n}, layout);
+          Twin<bool> mask({n}, layout);
+          in.uniform(3, -2, 2);
+          Streams s;
+          cuda_backend().dropout(s.gpu, out.gpu(), mask.gpu(), in.gpu(), state, p);
+          cpu_backend().dropout(s.cpu, out.cpu(), mask.cpu(), in.cpu(), state, p);
+          s.check_good();
+          CHECK(out.same_bits());
+          CHECK(mask.same_bits());
+        }
       }
     }
   }
@@ -367,16 +378,16 @@ TEST_CASE("A device draws the CPU's random numbers", "[cuda]") {
   const auto randint = [](const Backend& backend, Stream& stream, const View& out, const PhiloxState& state) {
     backend.randint(stream, out, state, 0, 200);
   };
-  check_draws<float>(uniform);
-  check_draws<double>(uniform);
-  check_draws<float>(normal);
-  check_draws<double>(normal);
-  check_draws<bool>(randint);
-  check_draws<std::uint8_t>(randint);
-  check_draws<std::int32_t>(randint);
-  check_draws<Index>(randint);
-  check_draws<float>(randint);
-  check_draws<double>(randint);
+  check_draws<float>(4, uniform);
+  check_draws<double>(2, uniform);
+  check_draws<float>(4, normal);
+  check_draws<double>(2, normal);
+  check_draws<bool>(2, randint);
+  check_draws<std::uint8_t>(2, randint);
+  check_draws<std::int32_t>(2, randint);
+  check_draws<Index>(2, randint);
+  check_draws<float>(2, randint);
+  check_draws<double>(2, randint);
   check_dropout<float>();
   check_dropout<double>();
 }
