@@ -55,11 +55,11 @@ void add_links(CLI::App& app, Run& run) {
           },
           "the devices; at first cpu:0, cpu:1 and every GPU")
       ->type_name("LIST");
-  command->add_option("--bytes", options->links.bytes, "of a large copy, 8 to 2^34")
+  command->add_option("--bytes", options->links.bytes, "of a large copy")
       ->check(CLI::Range(std::int64_t{8}, std::int64_t{1} << 34))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--rounds", options->links.rounds, "how often the pairs take turns, 1 to 1000")
+  command->add_option("--rounds", options->links.rounds, "how often the pairs take turns")
       ->check(CLI::Range(1, 1000))
       ->type_name("N")
       ->capture_default_str();

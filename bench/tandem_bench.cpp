@@ -8,7 +8,6 @@
 
 int main(int argc, char** argv) {
   CLI::App app{"Measures what Tandem's devices do on this computer.", "tandem-bench"};
-  app.require_subcommand(1);
   Run run;
   add_links(app, run);
   try {
@@ -18,6 +17,10 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& e) {
     fmt::print(stderr, "tandem-bench: {}\n", e.what());
+    return 2;
+  }
+  if (!run) {
+    fmt::print(stderr, "tandem-bench: wanted a command; --help lists them\n");
     return 2;
   }
   try {
