@@ -129,6 +129,11 @@ void set_devices_per_gpu(int count) {
   per_gpu() = count;
 }
 
+std::string get_device_name(Device device) {
+  check_exists(device.type, device.index);
+  return device.type == DeviceType::CPU ? "CPU" : kernels::cuda::gpu_name(gpu_of(device));
+}
+
 int gpu_of(Device device) { return device.index / per_gpu().load(); }
 
 DeviceState& device_state(Device device) {

@@ -46,6 +46,8 @@ void set_cpu_device_count(int count);
 /// Splits each GPU into several devices, with streams and memory of their own: cuda:0 to cuda:count-1 are then on the
 /// first GPU. At first 1, or what TANDEM_DEVICES_PER_GPU says. DeviceError when a CUDA device is in use.
 void set_devices_per_gpu(int count);
+/// What the device is: "NVIDIA H200", as CUDA calls the GPU, or "CPU". DeviceError if there is no such device.
+std::string get_device_name(Device device);
 
 /// Operations of CUDA devices are queued, and run later. Waits for all that a device was given; nothing to do for a CPU
 /// device. Throws IndexError if a kernel met an index out of range, CudaError if the device failed. Reading elements

@@ -23,6 +23,8 @@ namespace tandem::kernels::cuda {
 int gpu_count();
 /// Why gpu_count() is 0.
 std::string why_no_gpus();
+/// What CUDA calls a GPU: "NVIDIA H200".
+std::string gpu_name(int gpu);
 
 /// The streams and handles of one device on a GPU; several devices may share one. `release_cache` is called when the
 /// GPU has no memory left for the queue itself, which then tries once more.
@@ -38,6 +40,8 @@ void fill_bytes(Queue& queue, std::byte* data, unsigned char value, std::size_t 
 void copy_in(Queue& queue, std::byte* to, const std::byte* from, std::size_t bytes);
 /// Copies, and waits for it.
 void copy_out(Queue& queue, std::byte* to, const std::byte* from, std::size_t bytes);
+/// Whether two devices use each other's memory, so that copies go straight across. They do on one GPU.
+bool peers(const Queue& a, const Queue& b);
 /// Queues a copy from one device to another.
 void copy_between(Queue& to_queue, std::byte* to, Queue& from_queue, const std::byte* from, std::size_t bytes);
 

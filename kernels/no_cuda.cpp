@@ -16,12 +16,14 @@ namespace cuda {
 
 int gpu_count() { return 0; }
 std::string why_no_gpus() { return "this build of Tandem has no CUDA; with -Dcuda=simulated it has simulated GPUs"; }
+std::string gpu_name(int) { refuse(); }
 Queue* open_queue(int, int, void (*)(int)) { refuse(); }
 std::byte* allocate(Queue&, std::size_t) { refuse(); }
 void free(Queue&, std::byte*) noexcept {}
 void fill_bytes(Queue&, std::byte*, unsigned char, std::size_t) { refuse(); }
 void copy_in(Queue&, std::byte*, const std::byte*, std::size_t) { refuse(); }
 void copy_out(Queue&, std::byte*, const std::byte*, std::size_t) { refuse(); }
+bool peers(const Queue&, const Queue&) { refuse(); }
 void copy_between(Queue&, std::byte*, Queue&, const std::byte*, std::size_t) { refuse(); }
 void synchronize(Queue&) { refuse(); }
 FaultReport take_fault(Queue&) { refuse(); }

@@ -28,5 +28,6 @@
 #include "../parallel/comm.h"
 #include "../parallel/data_parallel.h"
 #include "../parallel/ledger.h"
+#include "../parallel/links.h"
 #include "../parallel/parallel_apply.h"
 #include "../parallel/tree_comm.h"

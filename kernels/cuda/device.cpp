@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 
 #include "check.h"
 #include "queue.h"
@@ -19,22 +20,29 @@ cudaError_t count_gpus(int& count) {
   return code;
 }
 
-/// Lets each of two GPUs reach the other's memory, where they can: copies then go straight across.
-void connect(int a, int b) {
+/// Lets a GPU use another's memory, where it can.
+bool reach(int from, int to) {
+  int can = 0;
+  const DeviceGuard guard(from);
+  cudaError_t code = cudaDeviceCanAccessPeer(&can, from, to);
+  if (code == cudaSuccess && can) code = cudaDeviceEnablePeerAccess(to, 0);
+  static_cast<void>(cudaGetLastError());
+  return can && (code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled);
+}
+
+/// Lets two GPUs use each other's memory, at the first call for them, and says whether they can.
+bool connect(int a, int b) {
   static std::mutex mutex;
-  static std::array<std::array<bool, 64>, 64> tried{};
+  static std::array<std::array<std::optional<bool>, 64>, 64> known;
+  if (a == b) return true;
   const std::scoped_lock lock(mutex);
-  bool& done = tried.at(static_cast<std::size_t>(std::min(a, b))).at(static_cast<std::size_t>(std::max(a, b)));
-  if (done || a == b) return;
-  done = true;
-  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-    int can = 0;
-    const DeviceGuard guard(from);
-    if (cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess && can) {
-      static_cast<void>(cudaDeviceEnablePeerAccess(to, 0));
-    }
-    static_cast<void>(cudaGetLastError());
+  const auto [low, high] = std::minmax({a, b});
+  std::optional<bool>& connected = known.at(static_cast<std::size_t>(low)).at(static_cast<std::size_t>(high));
+  if (!connected) {
+    const bool there = reach(a, b), back = reach(b, a);
+    connected = there && back;
   }
+  return *connected;
 }
 
 }  // namespace
@@ -50,6 +58,12 @@ std::string why_no_gpus() {
   const cudaError_t code = count_gpus(count);
   const std::string reason = code == cudaSuccess ? "" : std::string(" (") + cudaGetErrorString(code) + ")";
   return "CUDA finds no GPU" + reason + "; a build with -Dcuda=simulated has simulated ones";
+}
+
+std::string gpu_name(int gpu) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
+  return properties.name;
 }
 
 Queue* open_queue(int device, int gpu, void (*release_cache)(int device)) {
@@ -97,6 +111,8 @@ void copy_out(Queue& queue, std::byte* to, const std::byte* from, std::size_t by
   queue.copies().wait_for(queue.compute());
   queue.staging().copy_out(queue.copies(), to, from, bytes);
 }
+
+bool peers(const Queue& a, const Queue& b) { return connect(a.physical(), b.physical()); }
 
 void copy_between(Queue& to_queue, std::byte* to, Queue& from_queue, const std::byte* from, std::size_t bytes) {
   to_queue.check_alive();

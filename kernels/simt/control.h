@@ -43,6 +43,9 @@ void fail(Call call, int n, int code);
 /// Also those of TANDEM_SIM_FAIL.
 void clear_failures();
 
+/// Whether copies from one GPU to another arrive with a wrong bit from now on, as over a broken link.
+void garble_peer_copies(bool garble);
+
 /// Whether collectives that are issued from now on never end, as on a broken network: until their communicator is
 /// aborted.
 void hang_collectives(bool hang);

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "clocks.h"
+#include "control.h"
 #include "enqueue.h"
 #include "failures.h"
 #include "fault.h"
@@ -22,6 +24,8 @@
 
 namespace tandem::simt {
 namespace {
+
+std::atomic<bool> garbling{false};
 
 std::mutex pinned_mutex;
 std::map<const char*, std::size_t> pinned;
@@ -68,6 +72,8 @@ cudaError_t checked_copy(void* to, const void* from, std::size_t bytes) {
     }
   }
   std::memmove(to, from, bytes);
+  const int target = device_of(to), source = device_of(from);
+  if (garbling && target >= 0 && source >= 0 && target != source) static_cast<char*>(to)[bytes / 2] ^= 1;
   copy_marks(to, from, bytes);
   return cudaSuccess;
 }
@@ -112,6 +118,9 @@ cudaError_t set(const char* name, void* pointer, int value, std::size_t bytes, c
 }
 
 }  // namespace
+
+void garble_peer_copies(bool garble) { garbling = garble; }
+
 }  // namespace tandem::simt
 
 using namespace tandem::simt;
