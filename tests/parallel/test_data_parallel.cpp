@@ -379,10 +379,8 @@ TEST_CASE("the failure of the lowest replica comes out, the others are told, and
       CHECK(e.replica() == 1);
       CHECK(e.device() == on(1));
       const std::string text = e.what();
-      const auto place = [&](int i) {
-        return str(on(i)) + ", in Failing, args[0] " + describe(zeros({1}, kFloat32, on(i))) + ": broken ";
-      };
-      CHECK(text.find("replica 1 of 4 on " + place(1) + "1") != std::string::npos);
+      const std::string given = ", in Failing, args[0] " + describe(zeros({1}, kFloat32, on(1)));
+      CHECK(text.find("replica 1 of 4 on " + str(on(1)) + given + ": broken 1") != std::string::npos);
       CHECK(text.find("replica 3 on " + str(on(3)) + " failed too, in Failing, args[0]") != std::string::npos);
       CHECK_THROWS_AS(std::rethrow_if_nested(e), std::out_of_range);
     }
