@@ -35,9 +35,6 @@ struct Context {
   FailedCall* failed = nullptr;    ///< of the replica, where calls of modules leave a note; null outside of replicas
   Device default_device{};         ///< of new tensors
   Observer* observer = nullptr;    ///< gets the time that each device spends in backward()
-  Device device{};                 ///< of the replica
-  Device default_device{};         ///< of new tensors
-  Observer* observer = nullptr;    ///< gets the time that each device spends in backward()
   SampleRange* samples = nullptr;  ///< the part of a batch for which random numbers are drawn, see random.h
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "../engine/runtime.h"
 
@@ -40,6 +41,37 @@ void check_devices(const std::vector<Device>& devices, Device output_device) {
     }
   }
   device_state(output_device);
+}
+
+void check_options(const DataParallelOptions& options) {
+  if (options.same_random_numbers && options.dim != 0) {
+    throw ValueError(
+        fmt::format("DataParallel: same_random_numbers wants the batch along dimension 0, got dim = {}", options.dim));
+  }
+  if (options.bucket_bytes < 1) {
+    throw ValueError(fmt::format("DataParallel: bucket_bytes must be at least 1, got {}", options.bucket_bytes));
+  }
+}
+
+SharedDraws::SharedDraws(bool on, Device home, const std::vector<std::int64_t>& rows) {
+  if (!on) return;
+  const GeneratorState state = generator_state(home);
+  const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  std::int64_t first = 0;
+  for (const std::int64_t count : rows) {
+    ranges_.push_back({home, state, first, count, total});
+    first += count;
+  }
+}
+
+SharedDraws::~SharedDraws() {
+  if (!ranges_.empty()) set_generator_state(ranges_[0].home, ranges_[0].generator);
+}
+
+ContextGuard SharedDraws::enter(std::size_t i) {
+  Context own = context();
+  if (!ranges_.empty()) own.samples = &ranges_[i];
+  return ContextGuard(own);
 }
 
 void check_outermost(const char* what) {

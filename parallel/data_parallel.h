@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../engine/random.h"
 #include "../nn/module.h"
 #include "comm.h"
 #include "parallel_apply.h"
@@ -27,6 +28,10 @@ struct DataParallelOptions {
   Split split = Split::ceil();
   /// What carries parameters and gradients.
   TransportKind transport = TransportKind::Auto;
+  /// Whether random functions inside the replicas draw for each sample what the first device would draw for the whole
+  /// batch, so that dropout masks do not depend on the devices. Samples must lie along dimension 0 of every random
+  /// tensor. Otherwise each device has its own stream of numbers.
+  bool same_random_numbers = false;
   /// Parameters are brought up to date, and gradients summed, in pieces of about this many bytes.
   std::int64_t bucket_bytes = std::int64_t{1} << 20;
 };
@@ -49,6 +54,23 @@ std::vector<M> replicate(const M& module, const std::vector<Device>& devices) {
 std::vector<Device> default_devices(const nn::Module& module);
 /// ValueError for an empty list and for a device listed twice, DeviceError for devices that do not exist.
 void check_devices(const std::vector<Device>& devices, Device output_device);
+/// ValueError for options that exclude each other or are out of range.
+void check_options(const DataParallelOptions& options);
+/// The random numbers of replicas that draw from the first device's generator, each for its rows. Moves that generator
+/// on, in the end, as replica 0 did.
+class SharedDraws {
+ public:
+  SharedDraws(bool on, Device home, const std::vector<std::int64_t>& rows);
+  ~SharedDraws();
+  SharedDraws(const SharedDraws&) = delete;
+  SharedDraws& operator=(const SharedDraws&) = delete;
+  /// While the result lives, the calling thread draws for replica i.
+  ContextGuard enter(std::size_t i);
+
+ private:
+  std::vector<SampleRange> ranges_;
+};
+
 /// AutogradError when a replica runs in the calling thread.
 void check_outermost(const char* what);
 /// The text of DataParallel::explain().
@@ -108,10 +130,15 @@ class DataParallel {
       const auto copies = store_->replicas(tensors, plan.devices.size(), ledger_);
       for (std::size_t i = 0; i < replicas.size(); ++i) rebind(replicas[i], tensors, copies[i]);
     }
+    SharedDraws draws(options_.same_random_numbers, devices_[0], plan.rows);
+    const auto run = [&](M& m, auto&... a) -> decltype(auto) {
+      const auto own = draws.enter(current_replica().index);
+      return std::invoke(f, m, a...);
+    };
     if constexpr (std::is_void_v<Result>) {
-      parallel_invoke(f, replicas, inputs, plan.devices, ledger_.get());
+      parallel_invoke(run, replicas, inputs, plan.devices, ledger_.get());
     } else {
-      std::vector<Result> results = parallel_invoke(f, replicas, inputs, plan.devices, ledger_.get());
+      std::vector<Result> results = parallel_invoke(run, replicas, inputs, plan.devices, ledger_.get());
       return gather_tree(results, GatherPlan{*options_.output_device, options_.dim, plan.rows, ledger_});
     }
   }
@@ -166,6 +193,7 @@ class DataParallel {
     devices_ = devices.empty() ? default_devices(*module_) : std::move(devices);
     if (!options_.output_device) options_.output_device = devices_[0];
     check_devices(devices_, *options_.output_device);
+    check_options(options_);
     transport_ = make_transport(devices_, options_.transport);
     store_ = std::make_unique<ReplicaStore>(devices_, transport_, options_.bucket_bytes);
     ledger_->note("transport", transport_->name());

@@ -24,14 +24,6 @@ std::int64_t pattern_element(std::int64_t number, std::int64_t i) {
   return static_cast<std::int64_t>(z ^ (z >> 31));
 }
 
-Route route_of(Device from, Device to) {
-  if (from.type != to.type) return Route::PinnedMemory;
-  if (from.type == DeviceType::CPU) return Route::SameMemory;
-  if (gpu_of(from) == gpu_of(to)) return Route::SameGpu;
-  const bool peers = kernels::cuda::peers(*device_state(from).queue, *device_state(to).queue);
-  return peers ? Route::Peers : Route::ThroughHost;
-}
-
 std::int64_t copy_ns(const Tensor& to, const Tensor& from) {
   TimeMark(to.device()).time_ns();  // marks are precise for a second after one was read
   const TimeMark begin(to.device());
@@ -59,6 +51,14 @@ struct Probe {
 };
 
 }  // namespace
+
+Route route_between(Device from, Device to) {
+  if (from.type != to.type) return Route::PinnedMemory;
+  if (from.type == DeviceType::CPU) return Route::SameMemory;
+  if (gpu_of(from) == gpu_of(to)) return Route::SameGpu;
+  const bool peers = kernels::cuda::peers(*device_state(from).queue, *device_state(to).queue);
+  return peers ? Route::Peers : Route::ThroughHost;
+}
 
 const char* name_of(Route route) {
   constexpr const char* names[] = {"same memory", "pinned memory", "same GPU", "peer access", "no peer access"};
@@ -102,7 +102,7 @@ std::vector<Link> measure_links(const std::vector<Device>& devices, const LinkOp
   for (const Tensor& source : sources) {
     for (const Tensor& target : targets) {
       const Device from = source.device(), to = target.device();
-      probes.push_back({{from, to, route_of(from, to)}, source, target});
+      probes.push_back({{from, to, route_between(from, to)}, source, target});
     }
   }
   for (std::size_t i = 0; i < probes.size(); ++i) probes[i].carry_pattern(static_cast<std::int64_t>(i));

@@ -20,6 +20,8 @@ enum class Route : std::uint8_t {
 /// "same memory", "pinned memory", "same GPU", "peer access", "no peer access".
 const char* name_of(Route route);
 
+Route route_between(Device from, Device to);
+
 /// Copies from one device to another, or to itself.
 struct Link {
   Device from, to;

@@ -1,6 +1,7 @@
 #include "transport.h"
 
 #include "../engine/ops_internal.h"
+#include "links.h"
 
 namespace tandem::parallel {
 namespace {
@@ -136,6 +137,11 @@ TransportPtr make_transport(const std::vector<Device>& devices, TransportKind ki
   if (kind == TransportKind::NCCL) {
     throw DeviceError("transport: NCCL needs a build with it and at least two devices on different GPUs, got " +
                       str(devices));
+  }
+  for (const Device from : devices) {
+    for (const Device to : devices) {
+      if (route_between(from, to) == Route::ThroughHost) return host_transport();
+    }
   }
   return copy_transport();
 }

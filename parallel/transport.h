@@ -43,7 +43,7 @@ enum class TransportKind {
   Copies,  ///< copy_transport()
   Host,    ///< host_transport()
   NCCL,    ///< for work that involves all devices, in their order; copies do the rest. Sums are the same on every run,
-         ///< but NCCL chooses their order
+           ///< but NCCL chooses their order
 };
 /// DeviceError for NCCL where the build has none or the devices are not different GPUs.
 TransportPtr make_transport(const std::vector<Device>& devices, TransportKind kind = TransportKind::Auto);

@@ -17,6 +17,7 @@
 #include "../nn/csv.h"
 #include "../nn/data_loader.h"
 #include "../nn/dataset.h"
+#include "../nn/functional_layers.h"
 #include "../nn/idx.h"
 #include "../nn/init.h"
 #include "../nn/layers.h"

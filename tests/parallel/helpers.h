@@ -3,6 +3,7 @@
 
 #include <tandem/tandem.h>
 
+#include <string>
 #include <vector>
 
 #include "../catch.h"
@@ -39,5 +40,21 @@ inline void set_integers(nn::Module& m) {
 }
 
 inline std::vector<double> values(const Tensor& t) { return t.to_vector(); }
+
+/// f() throws an E whose message has all these parts.
+template <class E, class F>
+void check_error(F f, const std::vector<std::string>& parts) {
+  try {
+    f();
+    FAIL("no error");
+  } catch (const E& e) {
+    const std::string text = e.what();
+    INFO(text);
+    for (const std::string& part : parts) {
+      INFO("wanted: " << part);
+      CHECK(text.find(part) != std::string::npos);
+    }
+  }
+}
 
 }  // namespace tandem::test
