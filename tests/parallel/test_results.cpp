@@ -174,7 +174,7 @@ TEST_CASE("explain tells the plan and does nothing", "[results]") {
   CHECK(has("rows 0 to 3: args[0] float32 (3, 6), args[1] float32 (); 0 bytes"));
   CHECK(has("rows 3 to 6: args[0] float32 (3, 6), args[1] float32 (); 76 bytes"));
   CHECK(has(std::string("by ") + net.transport().name()));
-  CHECK(has("bucket 1: 1 tensors, 8 float32 elements"));
+  CHECK(has("bucket 1: 2 tensors, 56 float32 elements, gradients reduced; 512 bytes"));
   CHECK(model.fc1.weight.data_ptr() == storage);
   CHECK(net.ledger().entries().empty());
   const NoGradGuard no_grad;
