@@ -3,6 +3,7 @@
 // there, so that a worker behaves as its caller would.
 
 #include <cstdint>
+#include <vector>
 
 #include "device.h"
 #include "time_mark.h"
@@ -17,15 +18,39 @@ class Observer {
                     std::int64_t bytes) = 0;
 };
 
+class Tensor;
+
+/// Where replicas that run at the same time put tensors together.
+class ReplicaExchange {
+ public:
+  virtual ~ReplicaExchange() = default;
+  /// result[j] is the sum of every replica's tensors[j], added in the order of the replicas, on the calling replica's
+  /// device; differentiable, any number of times. Waits until all replicas have called it equally often; an Error when
+  /// one has ended instead. `op` opens the messages.
+  virtual std::vector<Tensor> all_reduce(const char* op, const std::vector<Tensor>& tensors) = 0;
+};
+
+/// For replicas that cannot wait for each other: a ValueError that says why.
+class NoExchange final : public ReplicaExchange {
+ public:
+  /// `why` is a literal.
+  explicit NoExchange(const char* why) : why_(why) {}
+  std::vector<Tensor> all_reduce(const char* op, const std::vector<Tensor>& tensors) override;
+
+ private:
+  const char* why_;
+};
+
 struct Context {
   bool grad_enabled = true;
   bool anomaly = false;
   int threads = 0;  ///< threads of one operation; 0: all cores
   int replica = 0;  ///< index of the replica that runs, of `replicas`
   int replicas = 1;
-  Device device{};               ///< of the replica
-  Device default_device{};       ///< of new tensors
-  Observer* observer = nullptr;  ///< gets the time that each device spends in backward()
+  Device device{};                      ///< of the replica
+  Device default_device{};              ///< of new tensors
+  Observer* observer = nullptr;         ///< gets the time that each device spends in backward()
+  ReplicaExchange* exchange = nullptr;  ///< set where batch statistics are those of all replicas
 };
 
 /// The calling thread's context.

@@ -23,6 +23,8 @@ struct DataParallelOptions {
   std::int64_t dim = 0;
   /// Whether NCCL carries parameters and gradients where it can. Without it, sums run in the order of the devices.
   bool nccl = true;
+  /// Whether BatchNorm in training uses the statistics of the whole batch, as on one device.
+  bool sync_batch_norm = false;
 };
 
 /// Copies of `module` on `devices`: the first shares its tensors, the others have tensors that are broadcast from them.
@@ -91,9 +93,9 @@ class DataParallel {
       for (std::size_t i = 0; i < used.size(); ++i) rebind(replicas[i], tensors, copies[i]);
     }
     if constexpr (std::is_void_v<Result>) {
-      parallel_apply(replicas, inputs, used, ledger_.get());
+      parallel_apply(replicas, inputs, used, ledger_.get(), options_.sync_batch_norm);
     } else {
-      std::vector<Result> results = parallel_apply(replicas, inputs, used, ledger_.get());
+      std::vector<Result> results = parallel_apply(replicas, inputs, used, ledger_.get(), options_.sync_batch_norm);
       return gather_tree(results, *options_.output_device, options_.dim, ledger_);
     }
   }
@@ -144,7 +146,7 @@ auto data_parallel(M& module, const std::vector<Device>& devices, const DataPara
   std::vector<Inputs> inputs =
       scatter_tree(Inputs(std::forward<Args>(args)...), devices, options.dim, &used, {}, Path("args"));
   std::vector<M> replicas = replicate(module, used);
-  auto results = parallel_apply(replicas, inputs, used);
+  auto results = parallel_apply(replicas, inputs, used, nullptr, options.sync_batch_norm);
   return gather_tree(results, output, options.dim);
 }
 
