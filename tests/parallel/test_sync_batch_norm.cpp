@@ -1,6 +1,7 @@
 // BatchNorm by the statistics of the whole batch, and what happens to replicas that wait for others.
 
-#include <algorithm>
+#include <cmath>
+#include <exception>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -33,7 +34,7 @@ struct Net : nn::Module {
   Tensor forward(const Tensor& x) {
     Shape column(std::vector<std::int64_t>(static_cast<std::size_t>(x.dim()), 1));
     column[1] = 3;
-    return norm(tanh(x) * w.reshape(column));
+    return norm(tanh(x * w.reshape(column)));
   }
   TANDEM_MODULE(Net, w, norm)
 };
@@ -49,7 +50,7 @@ void compare(const std::vector<Device>& devices, const Shape& shape, const nn::B
   N twin(options);
   DataParallel net(twin, devices, kSync);
   for (int step = 0; step < 3; ++step) {
-    Tensor x = (randn(shape, kFloat64) * 2 + 5).requires_grad_();
+    Tensor x = (randn(shape, kFloat64) + 0.5).requires_grad_();
     Tensor y = x.detach().clone().requires_grad_();
     const Tensor c = randn(shape, kFloat64);
     alone.zero_grad();
@@ -204,13 +205,19 @@ struct Straying : nn::Module {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// What a call throws as a ReplicaError.
+struct Failure {
+  std::size_t replica;
+  std::string text;
+  std::exception_ptr cause;
+};
+
+/// The ReplicaError that a call throws.
 template <class F>
-std::optional<ReplicaError> failure_of(F&& call) {
+std::optional<Failure> failure_of(F&& call) {
   try {
     call();
   } catch (const ReplicaError& e) {
-    return e;
+    return Failure{e.replica(), e.what(), dynamic_cast<const std::nested_exception&>(e).nested_ptr()};
   }
   return std::nullopt;
 }
@@ -226,9 +233,9 @@ TEST_CASE("a replica that throws before its BatchNorm fails the call with its ow
     model.broken = {i};
     const auto e = failure_of([&] { net(x); });
     REQUIRE(e);
-    CHECK(e->replica() == i);
-    CHECK(std::string(e->what()) == "replica " + std::to_string(i) + " of 4 on " + str(on(static_cast<int>(i))) +
-                                        ": broken " + std::to_string(i));
+    CHECK(e->replica == i);
+    CHECK(e->text == "replica " + std::to_string(i) + " of 4 on " + str(on(static_cast<int>(i))) + ": broken " +
+                         std::to_string(i));
   }
   model.broken.clear();
   const std::vector<double> out = values(net(x).detach().sum({0}));
@@ -243,13 +250,13 @@ TEST_CASE("a replica that skips a BatchNorm is named", "[syncbn]") {
   model.absent = {1};
   const auto e = failure_of([&] { net(x); });
   REQUIRE(e);
-  CHECK(e->replica() == 0);
-  CHECK(contains(e->what(), "sync_batch_norm: replica 1 on " + str(on(1)) + " has returned"));
+  CHECK(e->replica == 0);
+  CHECK(contains(e->text, "sync_batch_norm: replica 1 on " + str(on(1)) + " has returned"));
   model.broken = {2};
   const auto cause = failure_of([&] { net(x); });
   REQUIRE(cause);
-  CHECK(cause->replica() == 2);
-  CHECK_FALSE(contains(cause->what(), "has returned"));
+  CHECK(cause->replica == 2);
+  CHECK_FALSE(contains(cause->text, "has returned"));
   model.broken.clear();
   model.absent.clear();
   CHECK(net(x).sizes() == Shape{6, 2});
@@ -261,8 +268,8 @@ TEST_CASE("wrong inputs of synchronised BatchNorm are refused as on one device",
   DataParallel net(model, on.first(2), kSync);
   const auto e = failure_of([&] { net(zeros({4, 3})); });
   REQUIRE(e);
-  CHECK_THROWS_AS(std::rethrow_if_nested(*e), ShapeError);
-  CHECK(contains(e->what(), "sync_batch_norm: wanted a weight of shape (2)"));
+  CHECK_THROWS_AS(std::rethrow_exception(e->cause), ShapeError);
+  CHECK(contains(e->text, "sync_batch_norm: wanted a weight of shape (3) for an input (2, 3), got (2)"));
 }
 
 namespace {
@@ -277,7 +284,7 @@ struct Recomputed : nn::Module {
   nn::BatchNorm1d norm{2};
   nn::Parameter w{ones({2})};
   Tensor forward(const Tensor& x) {
-    return checkpoint([this](const std::vector<Tensor>& in) { return norm(in[0]); }, {x * w});
+    return checkpoint([norm = norm](const std::vector<Tensor>& in) mutable { return norm(in[0]); }, {x * w});
   }
   TANDEM_MODULE(Recomputed, norm, w)
 };
@@ -294,7 +301,7 @@ TEST_CASE("replicas that cannot wait for each other get an error", "[syncbn]") {
       if (i > 0) return;
       const auto e = failure_of([&] { model(x); });
       REQUIRE(e);
-      CHECK(contains(e->what(), why));
+      CHECK(contains(e->text, why));
       model.eval();
       CHECK(model(x).sizes() == Shape{8, 2});
     });
@@ -304,15 +311,13 @@ TEST_CASE("replicas that cannot wait for each other get an error", "[syncbn]") {
     DataParallel net(model, {on(0), on(0)}, kSync);
     const auto e = failure_of([&] { net(x); });
     REQUIRE(e);
-    CHECK(contains(e->what(), why));
+    CHECK(contains(e->text, why));
   }
   SECTION("recomputed in backward") {
     Recomputed model;
     DataParallel net(model, on.first(2), kSync);
     const Tensor out = net(x);
-    CHECK_THROWS_AS(out.sum().backward(), ValueError);
-    DataParallel(model, on.first(2))(x).sum().backward();
-    CHECK(model.w.grad().defined());
+    CHECK_THROWS_WITH(out.sum().backward(), ContainsSubstring("sync_batch_norm: inside checkpoint()"));
   }
 }
 
@@ -341,13 +346,13 @@ TEST_CASE("all_reduce adds in the order of replicas and refuses what does not fi
         true);
   });
   REQUIRE(uneven);
-  CHECK_THROWS_AS(std::rethrow_if_nested(*uneven), ValueError);
+  CHECK_THROWS_AS(std::rethrow_exception(uneven->cause), ValueError);
   const auto shapes = failure_of([&] {
     parallel::run_on_devices(
         devices, [&](std::size_t i) { context().exchange->all_reduce("sum", {zeros({i == 2 ? 2 : 1})}); }, true);
   });
   REQUIRE(shapes);
-  CHECK_THROWS_AS(std::rethrow_if_nested(*shapes), ShapeError);
+  CHECK_THROWS_AS(std::rethrow_exception(shapes->cause), ShapeError);
   bool exchange = true;
   parallel::run_on_devices(devices, [&](std::size_t i) {
     if (i == 0) exchange = context().exchange != nullptr;
