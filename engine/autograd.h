@@ -216,6 +216,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
                          bool allow_unused = false);
 
 /// Runs f(inputs) without keeping what its backward needs, and runs it again in backward. Random draws repeat.
+/// A sync_batch_norm() in f is a ValueError in backward.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
 
 /// The tape behind `t` as a table: sequence, name, device, output shape, and inputs, latest first.

@@ -57,7 +57,8 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   std::vector<Saved> kept;
   for (const Tensor& t : inputs) kept.push_back(saved(t));
 
-  auto backward_again = [f, kept = std::move(kept), device, random](GradContext& c) {
+  const bool exchanged = context().exchange != nullptr;
+  auto backward_again = [f, kept = std::move(kept), device, random, exchanged](GradContext& c) {
     if (context().grad_enabled || !c.to_leaves()) {
       throw AutogradError("checkpoint: it works with backward() only, without create_graph");
     }
@@ -66,7 +67,11 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
       again.push_back(kept[i].get(c).detach());
       if (c.needs(i)) again.back().requires_grad_();
     }
-    const EnableGradGuard enable;
+    const ContextGuard outer(context());
+    context().grad_enabled = true;
+    static NoExchange alone(
+        "inside checkpoint(), backward() runs each replica alone and has no statistics of the others");
+    if (exchanged) context().exchange = &alone;
     const Tensor y = [&] {
       const RandomGuard guard(device, random);
       return f(again);

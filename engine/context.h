@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <vector>
 
 #include "device.h"
 #include "time_mark.h"
@@ -24,6 +25,28 @@ struct FailedCall {
   const void* callee = nullptr;
 };
 struct SampleRange;
+class Tensor;
+
+/// Where replicas that run at the same time put tensors together.
+class ReplicaExchange {
+ public:
+  virtual ~ReplicaExchange() = default;
+  /// result[j] is the sum of every replica's tensors[j], added in the order of the replicas, on the calling replica's
+  /// device; differentiable, any number of times. Waits until all replicas have called it equally often; an Error when
+  /// one has ended instead. `op` opens the messages.
+  virtual std::vector<Tensor> all_reduce(const char* op, const std::vector<Tensor>& tensors) = 0;
+};
+
+/// For replicas that cannot wait for each other: a ValueError that says why.
+class NoExchange final : public ReplicaExchange {
+ public:
+  /// `why` is a literal.
+  explicit NoExchange(const char* why) : why_(why) {}
+  std::vector<Tensor> all_reduce(const char* op, const std::vector<Tensor>& tensors) override;
+
+ private:
+  const char* why_;
+};
 
 struct Context {
   bool grad_enabled = true;
@@ -36,6 +59,7 @@ struct Context {
   Device default_device{};         ///< of new tensors
   Observer* observer = nullptr;    ///< gets the time that each device spends in backward()
   SampleRange* samples = nullptr;  ///< the part of a batch for which random numbers are drawn, see random.h
+  ReplicaExchange* exchange = nullptr;  ///< set where batch statistics are those of all replicas
 };
 
 /// The calling thread's context.

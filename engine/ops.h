@@ -24,6 +24,8 @@
 
 namespace tandem {
 
+class ReplicaExchange;
+
 // ---------------------------------------------------------------- creation
 /// Uninitialised.
 Tensor empty(const Shape& shape, DType dtype = kFloat32, Device device = get_default_device());
@@ -236,6 +238,10 @@ Tensor avg_pool2d(const Tensor& x, Pair kernel, Pair stride = {0, 0}, Pair paddi
 /// Otherwise the running ones are used.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
+/// batch_norm() in training by the statistics of all replicas' inputs together, which every replica's running ones
+/// follow. A replica's chunk may have one value per channel; an empty one takes no part.
+Tensor sync_batch_norm(ReplicaExchange& exchange, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       const Tensor& running_mean, const Tensor& running_var, double momentum = 0.1, double eps = 1e-5);
 /// Over the last dimensions, of shape `normalized_shape`, which weight and bias have too, or are undefined.
 Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {}, const Tensor& bias = {},
                   double eps = 1e-5);

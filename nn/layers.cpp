@@ -108,13 +108,16 @@ BatchNorm::BatchNorm(std::int64_t n, const BatchNormOptions& o) : num_features(n
 
 Tensor BatchNorm::forward(const Tensor& x) {
   const bool tracked = running_mean.defined();
-  if (!training || !tracked) {
-    return batch_norm(x, weight, bias, running_mean, running_var, !tracked, options.momentum.value_or(0), options.eps);
+  if (!training) return batch_norm(x, weight, bias, running_mean, running_var, !tracked, 0, options.eps);
+  double momentum = options.momentum.value_or(0);
+  if (tracked && !options.momentum) momentum = 1 / (num_batches_tracked.item() + 1);
+  ReplicaExchange* exchange = context().exchange;
+  Tensor y = exchange ? sync_batch_norm(*exchange, x, weight, bias, running_mean, running_var, momentum, options.eps)
+                      : batch_norm(x, weight, bias, running_mean, running_var, true, momentum, options.eps);
+  if (tracked) {
+    const NoGradGuard no_grad;
+    num_batches_tracked.add_(1);
   }
-  const double momentum = options.momentum ? *options.momentum : 1 / (num_batches_tracked.item() + 1);
-  Tensor y = batch_norm(x, weight, bias, running_mean, running_var, true, momentum, options.eps);
-  const NoGradGuard no_grad;
-  num_batches_tracked.add_(1);
   return y;
 }
 

@@ -62,7 +62,8 @@ struct BatchNormOptions {
   bool track_running_stats = true;
 };
 /// Normalises over every dimension but 1. In training by the batch's statistics, which also move the running ones, in
-/// place; otherwise by the running ones, if tracked.
+/// place; otherwise by the running ones, if tracked. In replicas with sync_batch_norm the batch is that of all
+/// replicas, and each of them must call it.
 struct BatchNorm : Module {
   BatchNorm(std::int64_t num_features, const BatchNormOptions& options);
   Tensor forward(const Tensor& x);

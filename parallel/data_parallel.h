@@ -32,6 +32,8 @@ struct DataParallelOptions {
   /// batch, so that dropout masks do not depend on the devices. Samples must lie along dimension 0 of every random
   /// tensor. Otherwise each device has its own stream of numbers.
   bool same_random_numbers = false;
+  /// Whether BatchNorm in training uses the statistics of the whole batch, as on one device.
+  bool sync_batch_norm = false;
   /// Parameters are brought up to date, and gradients summed, in pieces of about this many bytes.
   std::int64_t bucket_bytes = std::int64_t{1} << 20;
 };
@@ -136,9 +138,10 @@ class DataParallel {
       return std::invoke(f, m, a...);
     };
     if constexpr (std::is_void_v<Result>) {
-      parallel_invoke(run, replicas, inputs, plan.devices, ledger_.get());
+      parallel_invoke(run, replicas, inputs, plan.devices, ledger_.get(), options_.sync_batch_norm);
     } else {
-      std::vector<Result> results = parallel_invoke(run, replicas, inputs, plan.devices, ledger_.get());
+      std::vector<Result> results =
+          parallel_invoke(run, replicas, inputs, plan.devices, ledger_.get(), options_.sync_batch_norm);
       return gather_tree(results, GatherPlan{*options_.output_device, options_.dim, plan.rows, ledger_});
     }
   }
@@ -218,7 +221,7 @@ auto data_parallel(M& module, const std::vector<Device>& devices, const DataPara
   auto [inputs, plan] =
       scatter_tree(Inputs(std::forward<Args>(args)...), devices, options.dim, options.split, {}, Path("args"));
   std::vector<M> replicas = replicate(module, plan.devices);
-  auto results = parallel_apply(replicas, inputs, plan.devices);
+  auto results = parallel_apply(replicas, inputs, plan.devices, nullptr, options.sync_batch_norm);
   return gather_tree(results, GatherPlan{output, options.dim, plan.rows, {}});
 }
 

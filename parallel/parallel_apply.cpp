@@ -5,15 +5,22 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <set>
 
 #include "../engine/context.h"
 #include "../engine/runtime.h"
+#include "rendezvous.h"
 
 namespace tandem::parallel {
 namespace {
 
-Context replica_context(const Context& caller, std::size_t i, std::size_t n, Device device) {
+// Calls queue their jobs one after another: replicas that wait for each other could else do so in a circle.
+std::mutex queueing;
+
+Context replica_context(const Context& caller, ReplicaExchange* exchange, std::size_t i, std::size_t n, Device device) {
   Context c = caller;
+  c.exchange = exchange;
   c.replica = static_cast<int>(i);
   c.replicas = static_cast<int>(n);
   c.device = device;
@@ -36,6 +43,24 @@ struct Failure {
   FailurePlace place;
 };
 
+/// Leaves failures out that only tell of another one.
+void drop_consequences(std::vector<Failure>& failures) {
+  const auto is_cause = [](const Failure& failure) {
+    if (!failure.error) return false;
+    try {
+      std::rethrow_exception(failure.error);
+    } catch (const ReplicaEnded&) {
+      return false;
+    } catch (...) {
+      return true;
+    }
+  };
+  if (std::none_of(failures.begin(), failures.end(), is_cause)) return;
+  for (Failure& failure : failures) {
+    if (!is_cause(failure)) failure = {};
+  }
+}
+
 void rethrow_first(const std::vector<Failure>& failures, const std::vector<Device>& devices) {
   const auto first =
       std::find_if(failures.begin(), failures.end(), [](const Failure& f) { return f.error != nullptr; });
@@ -57,13 +82,22 @@ void rethrow_first(const std::vector<Failure>& failures, const std::vector<Devic
 
 }  // namespace
 
-void run_on_devices(const std::vector<Device>& devices, const std::function<void(std::size_t)>& job,
+void run_on_devices(const std::vector<Device>& devices, const std::function<void(std::size_t)>& job, bool exchange,
                     const PlaceOf& place) {
   const std::size_t n = devices.size();
+  const bool at_once = n > 1 && !Worker::current();
+  static NoExchange none(
+      "replicas that run one after another, in a worker or on one device, cannot wait for each other");
+  std::optional<Rendezvous> rendezvous;
+  ReplicaExchange* meeting = nullptr;
+  if (exchange && n > 1) meeting = &none;
+  if (meeting && at_once && std::set(devices.begin(), devices.end()).size() == n) {
+    meeting = &rendezvous.emplace(devices);
+  }
   std::vector<Failure> failures(n);
   const Context caller = context();
   const auto run = [&](std::size_t i) {
-    Context own = replica_context(caller, i, n, devices[i]);
+    Context own = replica_context(caller, meeting, i, n, devices[i]);
     FailedCall failed;
     own.failed = &failed;
     const ContextGuard guard(own);
@@ -74,24 +108,29 @@ void run_on_devices(const std::vector<Device>& devices, const std::function<void
       const bool in_module = failed.error == failures[i].error;
       if (place) failures[i].place = place(i, in_module ? failed.callee : nullptr);
     }
+    if (rendezvous) rendezvous->leave(failures[i].error != nullptr);
   };
-  if (n == 1 || Worker::current()) {
+  if (!at_once) {
     for (std::size_t i = 0; i < n; ++i) run(i);
   } else {
     std::mutex mutex;
     std::condition_variable done;
     std::size_t left = n;
-    for (std::size_t i = 0; i < n; ++i) {
-      device_state(devices[i]).worker.submit([&, i] {
-        run(i);
-        // Notified with the lock held: the waiter's variables may be gone right after.
-        const std::scoped_lock lock(mutex);
-        if (--left == 0) done.notify_one();
-      });
+    {
+      const std::scoped_lock lock(queueing);
+      for (std::size_t i = 0; i < n; ++i) {
+        device_state(devices[i]).worker.submit([&, i] {
+          run(i);
+          // Notified with the lock held: the waiter's variables may be gone right after.
+          const std::scoped_lock ending(mutex);
+          if (--left == 0) done.notify_one();
+        });
+      }
     }
     std::unique_lock lock(mutex);
     done.wait(lock, [&] { return left == 0; });
   }
+  drop_consequences(failures);
   rethrow_first(failures, devices);
 }
 

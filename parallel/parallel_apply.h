@@ -48,8 +48,10 @@ using PlaceOf = std::function<FailurePlace(std::size_t i, const void* callee)>;
 /// Calls job(i) on the worker of devices[i], with the caller's context (grad mode, anomaly mode) and an equal share of
 /// its threads, and waits for all. If some throw, the one of the lowest index is rethrown as a ReplicaError, which
 /// tells of the others. A single job, and jobs asked for from inside a worker, run in the calling thread.
+/// With `exchange`, several jobs have a context().exchange to add tensors up over all; one that ends while others wait
+/// there fails them too, and its own failure is the one that is thrown.
 void run_on_devices(const std::vector<Device>& devices, const std::function<void(std::size_t)>& job,
-                    const PlaceOf& place = {});
+                    bool exchange = false, const PlaceOf& place = {});
 
 /// Where the calling code runs: replica `index` of `count`, on `device`. 0 of 1 outside of replicas.
 struct ReplicaInfo {
@@ -80,10 +82,10 @@ FailurePlace place_of(M& module, const Inputs& inputs, const void* callee) {
 }  // namespace detail
 
 /// result[i] = f(modules[i], inputs[i]...), where inputs[i] is a tuple; nothing if f gives nothing. What f returns must
-/// be movable.
+/// be movable. With `sync_batch_norm` BatchNorm in training uses the statistics of all inputs.
 template <class F, class M, class... Args>
 auto parallel_invoke(F&& f, std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs,
-                     const std::vector<Device>& devices, Ledger* ledger = nullptr) {
+                     const std::vector<Device>& devices, Ledger* ledger = nullptr, bool sync_batch_norm = false) {
   using Result = std::decay_t<std::invoke_result_t<F&, M&, Args&...>>;
   if (modules.size() != inputs.size() || modules.size() != devices.size() || modules.empty()) {
     throw ValueError("parallel_apply: wanted as many modules as inputs and devices, and at least one; got " +
@@ -96,11 +98,11 @@ auto parallel_invoke(F&& f, std::vector<M>& modules, std::vector<std::tuple<Args
   };
   const auto place = [&](std::size_t i, const void* callee) { return detail::place_of(modules[i], inputs[i], callee); };
   if constexpr (std::is_void_v<Result>) {
-    run_on_devices(devices, apply, place);
+    run_on_devices(devices, apply, sync_batch_norm, place);
   } else {
     std::vector<std::optional<Result>> slots(modules.size());
     run_on_devices(
-        devices, [&](std::size_t i) { slots[i].emplace(apply(i)); }, place);
+        devices, [&](std::size_t i) { slots[i].emplace(apply(i)); }, sync_batch_norm, place);
     std::vector<Result> results;
     for (std::optional<Result>& s : slots) results.push_back(std::move(*s));
     return results;
@@ -110,9 +112,9 @@ auto parallel_invoke(F&& f, std::vector<M>& modules, std::vector<std::tuple<Args
 /// result[i] = modules[i](inputs[i]...).
 template <class M, class... Args>
 auto parallel_apply(std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs,
-                    const std::vector<Device>& devices, Ledger* ledger = nullptr) {
+                    const std::vector<Device>& devices, Ledger* ledger = nullptr, bool sync_batch_norm = false) {
   return parallel_invoke([](M& module, Args&... args) -> decltype(auto) { return module(args...); }, modules, inputs,
-                         devices, ledger);
+                         devices, ledger, sync_batch_norm);
 }
 
 }  // namespace tandem::parallel

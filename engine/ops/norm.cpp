@@ -38,6 +38,23 @@ void normalized_backward(GradContext& c, const Tensor& x, const Tensor& g, const
   if (c.needs(2)) c.set(2, sum(g, affine_over));
 }
 
+/// The checks of batch_norm(); returns x as (n, c, inner), contiguous.
+Tensor checked_batch(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     const Tensor& running_mean, const Tensor& running_var) {
+  check_floating(op, x);
+  if (x.dim() < 2) throw ShapeError(fmt::format("{}: wanted an input (n, c, ...), got {}", op, str(x.sizes())));
+  check_device(op, {&x, &weight, &bias, &running_mean, &running_var});
+  const std::int64_t channels = x.size(1);
+  check_affine(op, x, weight, "a weight", {channels});
+  check_affine(op, x, bias, "a bias", {channels});
+  check_affine(op, x, running_mean, "a running mean", {channels});
+  check_affine(op, x, running_var, "a running variance", {channels});
+  if (running_mean.defined() != running_var.defined())
+    throw ValueError(fmt::format("{}: one running statistic without the other", op));
+  const std::int64_t inner = channels > 0 && x.size(0) > 0 ? x.numel() / (channels * x.size(0)) : 0;
+  return contiguous(reshape(x, {x.size(0), channels, inner}));
+}
+
 /// x (n, c, inner), already contiguous.
 Tensor batch_norm_3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean_in,
                      const Tensor& invstd_in, bool training, double eps) {
@@ -80,26 +97,15 @@ Tensor batch_norm_3d(const Tensor& x, const Tensor& weight, const Tensor& bias, 
 
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum, double eps) {
-  const char* op = "batch_norm";
-  check_floating(op, x);
-  if (x.dim() < 2) throw ShapeError(fmt::format("batch_norm: wanted an input (n, c, ...), got {}", str(x.sizes())));
-  check_device(op, {&x, &weight, &bias, &running_mean, &running_var});
-  const std::int64_t channels = x.size(1);
-  check_affine(op, x, weight, "a weight", {channels});
-  check_affine(op, x, bias, "a bias", {channels});
-  check_affine(op, x, running_mean, "a running mean", {channels});
-  check_affine(op, x, running_var, "a running variance", {channels});
-  if (running_mean.defined() != running_var.defined())
-    throw ValueError("batch_norm: one running statistic without the other");
-  const std::int64_t per_channel = channels > 0 ? x.numel() / channels : 0;
+  const Tensor in = checked_batch("batch_norm", x, weight, bias, running_mean, running_var);
+  const std::int64_t channels = in.size(1);
+  const std::int64_t per_channel = in.size(0) * in.size(2);
   if (training && per_channel == 1) {
     throw ValueError(
         fmt::format("batch_norm: one value per channel has no variance to train with; got {}", str(x.sizes())));
   }
   if (!training && !running_mean.defined()) throw ValueError("batch_norm: evaluation needs running statistics");
 
-  const std::int64_t inner = channels > 0 && x.size(0) > 0 ? x.numel() / (channels * x.size(0)) : 0;
-  const Tensor in = contiguous(reshape(x, {x.size(0), channels, inner}));
   Tensor mu;
   Tensor invstd;
   {
@@ -126,6 +132,33 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
     invstd = rsqrt(add(variance, eps));
   }
   return reshape(batch_norm_3d(in, weight, bias, mu, invstd, training, eps), x.sizes());
+}
+
+Tensor sync_batch_norm(ReplicaExchange& exchange, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       const Tensor& running_mean, const Tensor& running_var, double momentum, double eps) {
+  const char* op = "sync_batch_norm";
+  const Tensor in = checked_batch(op, x, weight, bias, running_mean, running_var);
+  if (in.numel() == 0) return batch_norm(x, weight, bias, running_mean, running_var, true, momentum, eps);
+
+  const Shape over = {0, 2};
+  const Shape column = {1, in.size(1), 1};
+  const Tensor here = scalar_tensor(in.size(0) * in.size(2), kInt64, x.device());
+  const std::vector<Tensor> first = exchange.all_reduce(op, {sum(in, over, true), here});
+  const Tensor& count = first[1];
+  const Tensor mu = div(first[0], count);
+  // Deviations from the mean in a second exchange: sums of squares would cancel.
+  const Tensor deviation = sub(in, mu);
+  const Tensor squares = exchange.all_reduce(op, {sum(square(deviation), over, true)})[0];
+  if (running_mean.defined()) {
+    const NoGradGuard no_grad;
+    const Tensor unbiased = div(squares, sub(count, 1));
+    Tensor(running_mean).mul_(1 - momentum).add_(mul(reshape(mu, running_mean.sizes()), momentum));
+    Tensor(running_var).mul_(1 - momentum).add_(mul(reshape(unbiased, running_var.sizes()), momentum));
+  }
+  Tensor out = mul(deviation, rsqrt(add(div(squares, count), eps)));
+  if (weight.defined()) out = mul(out, reshape(weight, column));
+  if (bias.defined()) out = add(out, reshape(bias, column));
+  return reshape(out, x.sizes());
 }
 
 Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight, const Tensor& bias,
