@@ -3,7 +3,10 @@
 #include <dirent.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <thread>
 
 #include "helpers.h"
@@ -77,6 +80,74 @@ TEST_CASE("parameters are copied only when they have changed", "[steady]") {
   net(x);
   CHECK(bytes_in(net.ledger(), Phase::Replicate) > 0);
   CHECK(allclose(net(x), model(x)));
+}
+
+namespace {
+struct Deep : nn::Module {
+  std::vector<nn::Linear> layers{6, nn::Linear(16, 16)};
+  nn::BatchNorm1d norm{16};
+  std::function<void(std::size_t layer)> on_gradient;
+  Deep() {
+    for (nn::Linear& l : layers) l = nn::Linear(16, 16);
+  }
+  Tensor forward(Tensor x) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (on_gradient) {
+        layers[i].weight.register_hook([f = on_gradient, i](const Tensor& g) {
+          f(i);
+          return g;
+        });
+      }
+      x = relu(layers[i](x));
+    }
+    return norm(x);
+  }
+  TANDEM_MODULE(Deep, layers, norm)
+};
+}  // namespace
+
+TEST_CASE("a replica is brought up to date by one copy per dtype", "[steady]") {
+  ON_EVERY_DEVICE(on);
+  Deep model;
+  DataParallel net(model, on.first(3), {.bucket_bytes = 256});
+  net(randn({6, 16}));
+  for (const Device d : {on(1), on(2)}) CHECK(calls_in(net.ledger(), Phase::Replicate, d) == 2);  // float32 and int64
+}
+
+TEST_CASE("gradients are reduced while backward still runs, to the same bits as after it", "[steady]") {
+  ON_EVERY_DEVICE(on);
+  Deep model;
+  const Tensor x = randn({12, 16});
+  std::vector<std::vector<double>> grads;
+  for (const std::int64_t bucket : {1, 1024, 1 << 30}) {
+    model.zero_grad();
+    std::atomic<std::int64_t> last_gradient{0};
+    model.on_gradient = [&](std::size_t layer) {
+      if (layer == 0) last_gradient = now_ns();
+    };
+    DataParallel net(model, on.first(3), {.transport = parallel::TransportKind::Copies, .bucket_bytes = bucket});
+    const Tensor out = net(x);
+    net.ledger().clear();
+    sum(out * out).backward();
+    std::int64_t first_reduction = std::numeric_limits<std::int64_t>::max();
+    std::int64_t reductions = 0;
+    for (const auto& e : net.ledger().entries()) {
+      if (e.phase != Phase::Reduce) continue;
+      first_reduction = std::min(first_reduction, e.begin_ns);
+      ++reductions;
+    }
+    CHECK(reductions == (bucket == 1 ? 14 : bucket == 1024 ? 6 : 1));
+    // The clock of hooks is the host's, so only CPU devices can be compared.
+    if (on.are_cpus() && bucket < 1 << 30) CHECK(first_reduction < last_gradient);
+    if (on.are_cpus() && bucket == 1 << 30) CHECK(first_reduction > last_gradient);
+    std::vector<double> all;
+    for (const Tensor& p : model.parameters()) {
+      for (const double v : values(p.grad())) all.push_back(v);
+    }
+    grads.push_back(all);
+  }
+  CHECK(grads[1] == grads[0]);
+  CHECK(grads[2] == grads[0]);
 }
 
 TEST_CASE("wrapping keeps handles, values and gradients of the parameters", "[steady]") {
