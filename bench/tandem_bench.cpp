@@ -6,7 +6,9 @@
 
 #include "commands.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_command(int argc, char** argv) {
   CLI::App app{"Measures what Tandem's devices do on this computer.", "tandem-bench"};
   Run run;
   add_links(app, run);
@@ -23,8 +25,14 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "tandem-bench: wanted a command; --help lists them\n");
     return 2;
   }
+  return run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    return run();
+    return run_command(argc, argv);
   } catch (const std::exception& e) {
     fmt::print(stderr, "tandem-bench: {}\n", e.what());
     return 1;

@@ -39,8 +39,6 @@ bool any_needs_grad(std::span<const Tensor> tensors) {
   return any;
 }
 
-std::int64_t bytes_of(const Tensor& t) { return static_cast<std::int64_t>(t.nbytes()); }
-
 }  // namespace
 
 Split Split::sizes(std::vector<std::int64_t> sizes) {
@@ -101,7 +99,8 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
       if (devices[i] == x.device()) {
         chunks.push_back(alias_of(part));
       } else {
-        const PhaseScope scope(ledger.get(), Phase::Scatter, devices[i], bytes_of(part));
+        PhaseScope scope(ledger.get(), Phase::Scatter, devices[i]);
+        scope.reads(part);
         chunks.push_back(empty(part.sizes(), part.dtype(), devices[i]));
         copy_values(chunks.back(), part);
       }
@@ -167,7 +166,8 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
     const NoGradGuard no_grad;
     std::int64_t start = 0;
     for (const Tensor& t : tensors) {
-      const PhaseScope scope(ledger.get(), Phase::Gather, device, t.device() == device ? 0 : bytes_of(t));
+      PhaseScope scope(ledger.get(), Phase::Gather, device);
+      scope.reads(t);
       copy_values(narrow(out, d, start, t.sizes()[d]), t);
       start += t.sizes()[d];
     }
@@ -231,7 +231,7 @@ std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> ten
       } else {
         copies[i].push_back(empty(t.sizes(), t.dtype(), devices[i]));
         copy_values(copies[i].back(), t);
-        scope.add_bytes(bytes_of(t));
+        scope.reads(t);
       }
     }
   }
@@ -307,7 +307,7 @@ std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> pe
     parts.push_back(contributions(per_device, j));
     for (const Tensor& t : parts.back()) {
       recorded = recorded || needs_grad(t);
-      if (t.device() != device) scope.add_bytes(bytes_of(t));
+      scope.reads(t);
     }
   }
   std::vector<Tensor> sums(n);

@@ -98,12 +98,12 @@ class DataParallel {
  public:
   /// Refers to `module`, which must outlive this. No devices: all of the module's kind.
   explicit DataParallel(M& module, std::vector<Device> devices = {}, DataParallelOptions options = {})
-      : module_(&module), options_(options) {
+      : module_(&module), options_(std::move(options)) {
     init(std::move(devices));
   }
   /// Takes the module over.
   explicit DataParallel(M&& module, std::vector<Device> devices = {}, DataParallelOptions options = {})
-      : owned_(std::make_unique<M>(std::move(module))), module_(owned_.get()), options_(options) {
+      : owned_(std::make_unique<M>(std::move(module))), module_(owned_.get()), options_(std::move(options)) {
     init(std::move(devices));
   }
 

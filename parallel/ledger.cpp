@@ -13,22 +13,26 @@ const char* name_of(Phase phase) {
   return names[static_cast<int>(phase)];
 }
 
-void Ledger::add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes) {
+void Ledger::add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes,
+                 std::vector<Device> sources) {
   const std::scoped_lock lock(mutex_);
-  open_.push_back({phase, device, begin, end, bytes});
+  open_.push_back({phase, device, begin, end, bytes, std::move(sources)});
   settle(false);
 }
 
 void Ledger::settle(bool wait) const {
   for (; !open_.empty() && (wait || open_.front().end.passed()); open_.pop_front()) {
-    const Open& o = open_.front();
-    const LedgerEntry e{o.phase, o.device, o.begin.time_ns(), o.end.time_ns(), o.bytes};
+    Open& o = open_.front();
+    const LedgerEntry e{o.phase, o.device, o.begin.time_ns(), o.end.time_ns(), o.bytes, std::move(o.sources)};
     if (entries_.size() == capacity_) entries_.pop_front();
     entries_.push_back(e);
     Sum& sum = sums_[e.device][static_cast<std::size_t>(e.phase)];
     ++sum.calls;
     sum.bytes += e.bytes;
     sum.ns += e.end_ns - e.begin_ns;
+    const auto [last, first_time] = last_end_.emplace(e.device, e.begin_ns);
+    sum.wait_ns += std::max<std::int64_t>(0, e.begin_ns - last->second);
+    last->second = std::max(last->second, e.end_ns);
   }
 }
 
@@ -44,6 +48,7 @@ void Ledger::clear() {
   open_.clear();
   entries_.clear();
   sums_.clear();
+  last_end_.clear();
 }
 
 void Ledger::note(const std::string& name, const std::string& text) {
@@ -67,7 +72,8 @@ std::vector<PhaseTotal> Ledger::totals() const {
       const Sum& s = sums[static_cast<std::size_t>(i)];
       if (s.calls == 0) continue;
       const std::int64_t inside = phase == Phase::Backward ? sums[static_cast<std::size_t>(Phase::Reduce)].ns : 0;
-      all.push_back({phase, device, s.calls, s.bytes, static_cast<double>(s.ns - inside) * 1e-9});
+      all.push_back({phase, device, s.calls, s.bytes, static_cast<double>(s.ns - inside) * 1e-9,
+                     static_cast<double>(s.wait_ns) * 1e-9});
     }
   }
   return all;
@@ -77,15 +83,16 @@ std::string Ledger::table() const {
   const std::vector<PhaseTotal> all = totals();
   std::map<Device, double> of_device;
   for (const PhaseTotal& t : all) of_device[t.device] += t.seconds;
-  std::string text = fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12} {:>8} {:>7}\n", "device", "phase", "calls", "bytes",
-                                 "ms", "GB/s", "share");
+  std::string text = fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12} {:>12} {:>8} {:>7}\n", "device", "phase", "calls",
+                                 "bytes", "ms", "wait ms", "GB/s", "share");
   Device last{DeviceType::CPU, -1};
   for (const PhaseTotal& t : all) {
     const std::string rate =
         t.bytes > 0 && t.seconds > 0 ? fmt::format("{:.2f}", static_cast<double>(t.bytes) / t.seconds * 1e-9) : "";
-    text += fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12.3f} {:>8} {:>6.1f}%\n", t.device == last ? "" : str(t.device),
-                        name_of(t.phase), t.calls, t.bytes, t.seconds * 1e3, rate,
-                        of_device[t.device] > 0 ? 100 * t.seconds / of_device[t.device] : 0.0);
+    text +=
+        fmt::format("{:<8} {:<10} {:>8} {:>14} {:>12.3f} {:>12.3f} {:>8} {:>6.1f}%\n",
+                    t.device == last ? "" : str(t.device), name_of(t.phase), t.calls, t.bytes, t.seconds * 1e3,
+                    t.wait_seconds * 1e3, rate, of_device[t.device] > 0 ? 100 * t.seconds / of_device[t.device] : 0.0);
     last = t.device;
   }
   const std::scoped_lock lock(mutex_);
@@ -129,28 +136,86 @@ std::string Ledger::timeline(int width) const {
   return text + fmt::format("{:<9}0{:>{}}\n", "", length, width - 1);
 }
 
+namespace {
+
+enum class Lane : std::uint8_t { Compute, Copies, Reductions };
+constexpr int kLanes = 3;
+
+Lane lane_of(Phase phase) {
+  switch (phase) {
+    case Phase::Scatter:
+    case Phase::Replicate:
+    case Phase::Gather: return Lane::Copies;
+    case Phase::Reduce: return Lane::Reductions;
+    default: return Lane::Compute;
+  }
+}
+
+/// Writes events in Chrome's format; times are relative to an origin.
+class TraceWriter {
+ public:
+  explicit TraceWriter(std::int64_t origin_ns) : origin_ns_(origin_ns) {}
+
+  void name_row(int row, const std::string& name) {
+    event(fmt::format(R"("ph":"M","pid":0,"tid":{},"name":"thread_name","args":{{"name":"{}"}})", row, name));
+    event(fmt::format(R"("ph":"M","pid":0,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}})", row));
+  }
+  void span(int row, const std::string& name, const LedgerEntry& e) {
+    event(fmt::format(R"("ph":"X","pid":0,"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f},"args":{{"bytes":{}}})", row,
+                      name, us(e.begin_ns), static_cast<double>(e.end_ns - e.begin_ns) * 1e-3, e.bytes));
+  }
+  void arrow(int from_row, int to_row, const LedgerEntry& e) {
+    ++arrows_;
+    event(fmt::format(R"("ph":"s","pid":0,"tid":{},"id":{},"name":"copy","cat":"copy","ts":{:.3f})", from_row, arrows_,
+                      us(e.begin_ns)));
+    event(fmt::format(R"("ph":"f","bp":"e","pid":0,"tid":{},"id":{},"name":"copy","cat":"copy","ts":{:.3f})", to_row,
+                      arrows_, us(e.end_ns)));
+  }
+  std::string text() const {
+    return R"({"displayTimeUnit":"ms","traceEvents":[
+{"ph":"M","pid":0,"name":"process_name","args":{"name":"tandem"}})" +
+           events_ + "\n]}\n";
+  }
+
+ private:
+  double us(std::int64_t ns) const { return static_cast<double>(ns - origin_ns_) * 1e-3; }
+  void event(const std::string& fields) { events_ += ",\n{" + fields + "}"; }
+
+  std::int64_t origin_ns_;
+  std::string events_;
+  int arrows_ = 0;
+};
+
+}  // namespace
+
 std::string Ledger::chrome_trace() const {
   const std::vector<LedgerEntry> all = entries();
-  std::map<Device, int> rows;
-  for (const LedgerEntry& e : all) rows.emplace(e.device, 0);
-  int next = 0;
-  for (auto& [device, row] : rows) row = next++;
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  text += R"({"ph":"M","pid":0,"name":"process_name","args":{"name":"tandem"}})";
-  for (const auto& [device, row] : rows) {
-    text +=
-        fmt::format(",\n{{\"ph\":\"M\",\"pid\":0,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}",
-                    row, str(device));
-  }
-  const std::int64_t origin = all.empty() ? 0 : all.front().begin_ns;
+  std::map<Device, int> order;
   for (const LedgerEntry& e : all) {
-    text += fmt::format(
-        ",\n{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{\"bytes\":{}}}}"
-        "}",
-        rows[e.device], name_of(e.phase), static_cast<double>(e.begin_ns - origin) * 1e-3,
-        static_cast<double>(e.end_ns - e.begin_ns) * 1e-3, e.bytes);
+    order.emplace(e.device, 0);
+    for (const Device source : e.sources) order.emplace(source, 0);
   }
-  return text + "\n]}\n";
+  int next = 0;
+  for (auto& [device, number] : order) number = next++;
+  const auto row = [&](Device device, Lane lane) { return order.at(device) * kLanes + static_cast<int>(lane); };
+
+  TraceWriter trace(all.empty() ? 0 : all.front().begin_ns);
+  for (const auto& [device, number] : order) {
+    trace.name_row(row(device, Lane::Compute), str(device));
+    trace.name_row(row(device, Lane::Copies), str(device) + " copies");
+    trace.name_row(row(device, Lane::Reductions), str(device) + " reductions");
+  }
+  for (const LedgerEntry& e : all) {
+    const int here = row(e.device, lane_of(e.phase));
+    trace.span(here, name_of(e.phase), e);
+    for (const Device source : e.sources) {
+      // An arrow starts at a span of the device that sends.
+      const int there = row(source, Lane::Copies);
+      trace.span(there, fmt::format("{} for {}", name_of(e.phase), str(e.device)), e);
+      trace.arrow(there, here, e);
+    }
+  }
+  return trace.text();
 }
 
 }  // namespace tandem::parallel

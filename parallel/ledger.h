@@ -1,6 +1,7 @@
 #pragma once
 // The ledger: what each device did, when, and how many bytes that moved.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -8,10 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../engine/context.h"
 #include "../engine/device.h"
+#include "../engine/tensor.h"
 
 namespace tandem::parallel {
 
@@ -26,7 +29,8 @@ struct LedgerEntry {
   Device device;
   std::int64_t begin_ns;  ///< of the steady clock
   std::int64_t end_ns;
-  std::int64_t bytes;  ///< that crossed from one device to another, 0 for work inside a device
+  std::int64_t bytes;             ///< that crossed from one device to another, 0 for work inside a device
+  std::vector<Device> sources{};  ///< the other devices that they came from
 };
 
 /// Sums over all entries of one phase on one device.
@@ -35,7 +39,8 @@ struct PhaseTotal {
   Device device;
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
-  double seconds = 0;  ///< Backward: without the Reduce inside it
+  double seconds = 0;       ///< Backward: without the Reduce inside it
+  double wait_seconds = 0;  ///< that the device had nothing to do before, since its last entry
 };
 
 /// Times are the devices' own: work on a CUDA device is timed where it runs, not where it is queued. Reading the ledger
@@ -46,7 +51,8 @@ class Ledger : public Observer {
  public:
   explicit Ledger(std::size_t capacity = 1 << 16) : capacity_(capacity) {}
 
-  void add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes);
+  void add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes,
+           std::vector<Device> sources = {});
   /// From backward().
   void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes) override;
   void clear();
@@ -56,24 +62,26 @@ class Ledger : public Observer {
   std::vector<LedgerEntry> entries() const;
   /// By device, then phase.
   std::vector<PhaseTotal> totals() const;
-  /// The totals as a table: device, phase, calls, bytes, milliseconds, GB/s (1 GB = 1e9 bytes), share of the device's
-  /// time.
+  /// The totals as a table: device, phase, calls, bytes, milliseconds of work, of waiting before it, GB/s (1 GB = 1e9
+  /// bytes), share of the device's work. The notes follow.
   std::string table() const;
   /// The last step that ran backward, as text: a row per device, `width` columns of time. Each column shows the phase
   /// that it is in: its first letter, B for backward, R for reduce, S for step.
   std::string timeline(int width = 72) const;
-  /// The entries in the Chrome trace event format, which ui.perfetto.dev and chrome://tracing open: a row per device.
+  /// The entries in the Chrome trace event format, which ui.perfetto.dev and chrome://tracing open: for each device a
+  /// row for computation, one for copies and one for reductions, and an arrow for what came from another device.
   std::string chrome_trace() const;
 
  private:
   struct Sum {
-    std::int64_t calls = 0, bytes = 0, ns = 0;
+    std::int64_t calls = 0, bytes = 0, ns = 0, wait_ns = 0;
   };
   struct Open {
     Phase phase;
     Device device;
     TimeMark begin, end;
     std::int64_t bytes;
+    std::vector<Device> sources;
   };
   /// Enters what devices have finished, in order; or all, and waits for it. With the lock held.
   void settle(bool wait) const;
@@ -83,20 +91,26 @@ class Ledger : public Observer {
   mutable std::deque<Open> open_;
   mutable std::deque<LedgerEntry> entries_;
   mutable std::map<Device, std::array<Sum, kPhaseCount>> sums_;
+  mutable std::map<Device, std::int64_t> last_end_;
   std::map<std::string, std::string> notes_;
 };
 
 /// Enters a phase of the calling thread into a ledger, from construction to destruction. Check is timed on the host.
 class PhaseScope {
  public:
-  PhaseScope(Ledger* ledger, Phase phase, Device device, std::int64_t bytes = 0)
-      : ledger_(ledger), phase_(phase), device_(device), bytes_(bytes), begin_(mark()) {}
+  PhaseScope(Ledger* ledger, Phase phase, Device device)
+      : ledger_(ledger), phase_(phase), device_(device), begin_(mark()) {}
   ~PhaseScope() {
-    if (ledger_) ledger_->add(phase_, device_, begin_, mark(), bytes_);
+    if (ledger_) ledger_->add(phase_, device_, begin_, mark(), bytes_, std::move(sources_));
   }
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
-  void add_bytes(std::int64_t bytes) { bytes_ += bytes; }
+  /// The phase reads t, which may be on another device.
+  void reads(const Tensor& t) {
+    if (!ledger_ || t.device() == device_) return;
+    bytes_ += static_cast<std::int64_t>(t.nbytes());
+    if (std::find(sources_.begin(), sources_.end(), t.device()) == sources_.end()) sources_.push_back(t.device());
+  }
 
  private:
   TimeMark mark() const {
@@ -107,7 +121,8 @@ class PhaseScope {
   Ledger* ledger_;
   Phase phase_;
   Device device_;
-  std::int64_t bytes_;
+  std::int64_t bytes_ = 0;
+  std::vector<Device> sources_;
   TimeMark begin_;
 };
 

@@ -229,8 +229,7 @@ void ReplicaStore::update(const std::vector<Tensor>& tensors, std::size_t count,
     for (std::size_t i : targets) copies.push_back(range(arena.copies[i]));
     {
       std::deque<PhaseScope> scopes;
-      const auto bytes = static_cast<std::int64_t>(home.nbytes());
-      for (const Tensor& t : copies) scopes.emplace_back(ledger.get(), Phase::Replicate, t.device(), bytes);
+      for (const Tensor& t : copies) scopes.emplace_back(ledger.get(), Phase::Replicate, t.device()).reads(home);
       transport_->broadcast(home, copies);
     }
     for (std::size_t n = first; n < next; ++n) {

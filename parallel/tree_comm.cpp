@@ -82,7 +82,8 @@ Tensor sum_at(const std::vector<Tensor>& tensors, const std::vector<double>& wei
     parts.push_back(weights.empty() || weights[i] == 1 ? tensors[i] : mul(tensors[i], weights[i]));
   }
   try {
-    const PhaseScope scope(plan.ledger.get(), Phase::Gather, plan.device);
+    PhaseScope scope(plan.ledger.get(), Phase::Gather, plan.device);
+    for (const Tensor& t : parts) scope.reads(t);
     return reduce_add(parts, plan.device);
   } catch (const ShapeError& e) {
     throw ShapeError(path + ": " + e.what());

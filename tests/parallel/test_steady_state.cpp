@@ -220,7 +220,17 @@ TEST_CASE("the ledger counts phases, devices and bytes", "[ledger]") {
   for (const char* word : {"scatter", "replicate", "forward", "gather", "backward", "reduce"}) {
     CHECK(table.find(word) != std::string::npos);
   }
-  CHECK(ledger.chrome_trace().find("\"name\":\"forward\"") != std::string::npos);
+  const std::string trace = ledger.chrome_trace();
+  const auto traced = [&](const std::string& part) { return trace.find(part) != std::string::npos; };
+  CHECK(traced("\"name\":\"forward\""));
+  CHECK(traced("\"name\":\"" + str(on(1)) + " copies\""));
+  CHECK(traced("\"name\":\"scatter for " + str(on(1)) + "\""));
+  CHECK(traced("\"ph\":\"s\",\"pid\":0,\"tid\":1,"));               // from the first device's copies
+  CHECK(traced("\"ph\":\"f\",\"bp\":\"e\",\"pid\":0,\"tid\":4,"));  // to the second's
+  for (const auto& e : ledger.entries()) {
+    CHECK((e.bytes > 0) == !e.sources.empty());
+    if (e.phase == Phase::Reduce) CHECK(e.sources == std::vector<Device>{on(1)});
+  }
   const std::string picture = ledger.timeline(40);
   CHECK(std::count(picture.begin(), picture.end(), '\n') == 3);
   CHECK(picture.find(str(on(1)) + "  ") != std::string::npos);
@@ -240,6 +250,9 @@ TEST_CASE("the ledger keeps the last entries and all sums", "[ledger]") {
   CHECK(ledger.totals()[0].calls == 25);
   CHECK(ledger.totals()[0].bytes == 25);
   CHECK(ledger.totals()[0].seconds == Approx(50e-9));
+  CHECK(ledger.totals()[0].wait_seconds == 0);
+  ledger.add(Phase::Forward, on(0), TimeMark(30), TimeMark(40), 0);
+  CHECK(ledger.totals()[0].wait_seconds == Approx(4e-9));  // the last step ended at 26
 }
 
 TEST_CASE("two wrappers on the same devices in two threads finish with the right values", "[steady]") {
