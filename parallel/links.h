@@ -20,6 +20,7 @@ enum class Route : std::uint8_t {
 /// "same memory", "pinned memory", "same GPU", "peer access", "no peer access".
 const char* name_of(Route route);
 
+/// That of a copy from one device to another. DeviceError for devices that do not exist.
 Route route_between(Device from, Device to);
 
 /// Copies from one device to another, or to itself.
