@@ -1,0 +1,471 @@
+// The cases of PyTorch's own tests of data parallelism, by their numbers or names, as far as they have a meaning here.
+
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "../helpers.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using parallel::data_parallel;
+using parallel::DataParallel;
+
+namespace {
+
+struct BufferWithGrad : nn::Module {
+  nn::Buffer tracked{tensor({2.0, 3.0}, kFloat64)}, fixed{tensor({5.0, 7.0}, kFloat64)};
+  Tensor forward(const Tensor& x) { return x * tracked + fixed; }
+  TANDEM_MODULE(BufferWithGrad, tracked, fixed)
+};
+
+}  // namespace
+
+TEST_CASE("upstream-1: buffers that require a gradient get one", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  BufferWithGrad model;
+  model.tracked.requires_grad_();
+  DataParallel net(model, on.first(2));
+  const Tensor out = net(tensor({1.0, 2.0, 10.0, 20.0}, kFloat64).reshape({2, 2}));
+  CHECK(values(out.detach()) == std::vector<double>{7, 13, 25, 67});
+  out.sum().backward();
+  CHECK(values(model.tracked.grad()) == std::vector<double>{11, 22});
+  CHECK_FALSE(model.fixed.grad().defined());
+}
+
+TEST_CASE("upstream-4: parallel_apply equals direct calls", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  std::vector<nn::Linear> modules{nn::Linear(10, 5), nn::Linear(10, 5)};
+  for (nn::Linear& m : modules) m.to(kFloat64);
+  set_integers(modules[0]);
+  modules[1].to(on(1));
+  std::vector<std::tuple<Tensor>> inputs{{integers({2, 10})}, {integers({3, 10}, 1).to(on(1))}};
+  const auto out = parallel::parallel_apply(modules, inputs, on.first(2));
+  REQUIRE(out.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(out[i].device() == on(static_cast<int>(i)));
+    CHECK(equal(out[i].detach(), modules[i](std::get<0>(inputs[i])).detach()));
+  }
+}
+
+namespace {
+struct Throws : nn::Module {
+  nn::Parameter w{ones({1})};
+  Tensor forward(const Tensor&) { throw std::out_of_range("no such key: k"); }
+  TANDEM_MODULE(Throws, w)
+};
+}  // namespace
+
+TEST_CASE("upstream-6: an exception of a replica keeps its type, and is told with replica and device", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Throws model;
+  DataParallel net(model, on.first(2));
+  check_error<parallel::ReplicaError>([&] { net(ones({2})); }, {"replica 0", str(on(0)), "no such key: k"});
+  try {
+    net(ones({2}));
+    FAIL("no error");
+  } catch (const parallel::ReplicaError& e) {
+    CHECK_THROWS_AS(std::rethrow_if_nested(e), std::out_of_range);
+  }
+}
+
+namespace {
+struct Product : nn::Module {
+  nn::Parameter w{ones({1}, kFloat64)};
+  Tensor forward(const Tensor& a, const Tensor& b, double f, const Tensor& c) {
+    return (c.defined() ? a * b + c : a * b) * f * w;
+  }
+  TANDEM_MODULE(Product, w)
+};
+}  // namespace
+
+TEST_CASE("upstream-7: several arguments, numbers and absent tensors, from the host", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Product model;
+  Tensor a = integers({5, 5}, 1).to(cpu()).requires_grad_();
+  Tensor b = integers({5, 5}, 2).to(cpu()).requires_grad_();
+  for (const Tensor& c : {Tensor(), integers({5, 5}, 3).to(cpu())}) {
+    const Tensor want = (c.defined() ? a.detach() * b.detach() + c : a.detach() * b.detach()) * 2.0;
+    for (const int k : {1, 2}) {
+      DataParallel net(model, on.first(k));
+      a.zero_grad();
+      b.zero_grad();
+      const Tensor out = net(a, b, 2.0, c);
+      CHECK(equal(out.detach().to(cpu()), want));
+      CHECK(equal(data_parallel(model, on.first(k), {}, a, b, 2.0, c).detach().to(cpu()), want));
+      out.sum().backward();
+      CHECK(equal(a.grad(), b.detach() * 2));
+      CHECK(equal(b.grad(), a.detach() * 2));
+    }
+  }
+}
+
+TEST_CASE("upstream-8: a small backward equals one device's", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  nn::Linear model(10, 5);
+  model.to(kFloat64);
+  set_integers(model);
+  const Tensor x = integers({20, 10});
+  model(x).sum().backward();
+  const Tensor want = model.weight.grad().clone();
+  model.zero_grad();
+  DataParallel(model, on.first(2))(x).sum().backward();
+  CHECK(equal(model.weight.grad(), want));
+  CHECK(values(model.bias.grad()) == std::vector<double>(5, 20));
+}
+
+TEST_CASE("upstream-9: every tensor of the module must be on the first device", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model;
+  DataParallel net(model, on.first(2));
+  const Tensor x = ones({2, 6});
+  model.to(on(1));
+  check_error<DeviceError>([&] { net(x); }, {"fc1.weight", str(on(0)), str(on(1))});
+  model.fc1.to(on(0));
+  check_error<DeviceError>([&] { net(x); }, {"fc2.weight", str(on(0)), str(on(1))});
+  net.to(on(0));
+  CHECK(net(x).device() == on(0));
+}
+
+TEST_CASE("upstream-10: a forward leaves nothing behind", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  nn::Linear model(1, 1);
+  DataParallel net(model, on.first(2));
+  const Tensor x = ones({2, 1});
+  net(x);
+  const std::int64_t nodes = live_nodes();
+  const std::size_t bytes = memory_stats(on(1)).allocated;
+  for (int i = 0; i < 3; ++i) net(x);
+  CHECK(live_nodes() == nodes);
+  CHECK(memory_stats(on(1)).allocated == bytes);
+}
+
+TEST_CASE("upstream-11: replicas have the caller's grad mode", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  DataParallel net(model, on.first(2));
+  const auto mode = [](Scale&, const Tensor&) { return parallel::PerReplica<bool>{{context().grad_enabled}}; };
+  CHECK(net.invoke(mode, ones({2})).values == std::vector<bool>{true, true});
+  const NoGradGuard no_grad;
+  CHECK(net.invoke(mode, ones({2})).values == std::vector<bool>{false, false});
+}
+
+TEST_CASE("upstream-12: the order of devices and the place of the input do not matter", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  const Tensor x = integers({20, 10}).to(on(1));
+  for (const int home : {0, 1}) {
+    nn::Linear model(10, 5);
+    model.to(kFloat64);
+    model.to(on(home));
+    set_integers(model);
+    const Tensor want = model(x.to(on(home))).detach();
+    DataParallel net(model, {on(home), on(1 - home)});
+    const Tensor out = net(x);
+    CHECK(out.device() == on(home));
+    CHECK(equal(out.detach(), want));
+    out.sum().backward();
+    CHECK(model.bias.grad().device() == on(home));
+    CHECK(values(model.bias.grad()) == std::vector<double>(5, 20));
+  }
+}
+
+TEST_CASE("upstream-13: an embedding's gradient is one device's", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  nn::Embedding model(4, 2);
+  DataParallel net(model, on.first(2));
+  net(tensor({0, 1, 1, 3}).to(kInt64)).sum().backward();
+  CHECK(values(model.weight.grad()) == std::vector<double>{1, 1, 2, 2, 0, 0, 1, 1});
+}
+
+TEST_CASE("upstream-14, 15: nested arguments and results", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  DataParallel net(model, on.first(2));
+  using Nested = std::tuple<Tensor, std::pair<std::vector<Tensor>, Tensor>>;
+  const auto swap = [](Scale& m, const Nested& in) {
+    const auto& [a, rest] = in;
+    return Nested{rest.second, {{m(a), rest.first[0]}, a}};
+  };
+  const Tensor a = tensor({1.0, 2.0});
+  const Tensor b = tensor({3.0, 4.0});
+  const Tensor c = tensor({5.0, 6.0});
+  const auto [first, rest] = net.invoke(swap, Nested{a, {{b}, c}});
+  CHECK(values(first) == values(c));
+  REQUIRE(rest.first.size() == 2);
+  CHECK(values(rest.first[0]) == std::vector<double>{3, 6});
+  CHECK(values(rest.first[1]) == values(b));
+  CHECK(values(rest.second) == values(a));
+}
+
+namespace {
+struct NoInput : nn::Module {
+  nn::Parameter w{ones({2, 3})};
+  Tensor forward() { return w * 1; }
+  TANDEM_MODULE(NoInput, w)
+};
+}  // namespace
+
+TEST_CASE("upstream-16: without arguments one replica runs", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  NoInput model;
+  for (const int k : {1, 2}) {
+    DataParallel net(model, on.first(k));
+    CHECK(equal(net().detach(), ones({2, 3})));
+    CHECK(equal(data_parallel(model, on.first(k), {}).detach(), ones({2, 3})));
+  }
+}
+
+TEST_CASE("upstream-18: a gradient penalty built in a function", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  nn::Linear model(4, 1);
+  DataParallel net(model, on.first(2));
+  const auto penalty = [&] {
+    Tensor x = ones({2, 4}).requires_grad_();
+    return grad({net(x)}, {x}, {ones({2, 1})}, {.create_graph = true})[0].mean();
+  };
+  penalty().backward();
+  CHECK(values(model.weight.grad()) == std::vector<double>(4, 0.25));
+  CHECK_FALSE(model.bias.grad().defined());
+}
+
+TEST_CASE("upstream-19, 20: half of a scattered tensor's gradient", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  for (const Device home : {cpu(), on(0)}) {
+    Tensor x = integers({4, 4}).to(home).requires_grad_();
+    const auto halves = parallel::scatter(x, on.first(2));
+    CHECK(equal(halves[1].detach().to(home), x.detach().narrow(0, 2, 2)));
+    halves[0].backward(full({2, 4}, 2, kFloat64));
+    CHECK(x.grad().device() == home);
+    CHECK(equal(x.grad().to(on(0)), cat({full({2, 4}, 2, kFloat64), zeros({2, 4}, kFloat64)})));
+  }
+}
+
+TEST_CASE("upstream-22, 23: gather to the host and to a device", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  for (const Device home : {cpu(), on(0)}) {
+    Tensor a = scalar_tensor(2, kFloat64).requires_grad_();
+    Tensor b = scalar_tensor(3, kFloat64, on(1)).requires_grad_();
+    const Tensor out = parallel::gather(std::vector{a, b}, home);
+    CHECK(out.device() == home);
+    CHECK(values(out.detach()) == std::vector<double>{2, 3});
+    out.backward(tensor({5.0, 7.0}, kFloat64).to(home));
+    CHECK(a.grad().item() == 5);
+    CHECK(b.grad().item() == 7);
+  }
+}
+
+TEST_CASE("upstream-25, 26: replicas with parameters and buffers equal the module", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  nn::BatchNorm2d model(3);
+  model.running_mean.fill_(4);
+  const auto replicas = parallel::replicate(model, on.first(3));
+  for (int i = 0; i < 3; ++i) {
+    const nn::BatchNorm2d& r = replicas[static_cast<std::size_t>(i)];
+    for (const auto& [name, t] : r.state_dict()) {
+      INFO(name);
+      CHECK(t.device() == on(i));
+    }
+    CHECK(values(r.running_mean) == std::vector<double>{4, 4, 4});
+    CHECK(values(r.weight.detach()) == std::vector<double>{1, 1, 1});
+    CHECK(r.num_batches_tracked.dtype() == kInt64);
+  }
+}
+
+TEST_CASE("upstream-27: zero_grad inside forward is refused", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  DataParallel net(model, on.first(2));
+  const auto clears = [](Scale& m, const Tensor& x) {
+    m.zero_grad();
+    return x;
+  };
+  check_error<parallel::ReplicaError>([&] { net.invoke(clears, ones({2})); }, {"zero_grad", "w is not a leaf"});
+}
+
+TEST_CASE("upstream-29: the state of a replica can be loaded into another module", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model, other;
+  for (const bool tracked : {true, false}) {
+    std::optional<NoGradGuard> no_grad;
+    if (!tracked) no_grad.emplace();
+    set_integers(model);
+    const auto replicas = parallel::replicate(model, on.first(2));
+    other.load_state_dict(replicas[1].state_dict());
+    CHECK(values(other.fc2.weight.detach()) == values(model.fc2.weight.detach()));
+  }
+}
+
+namespace {
+struct Lists : nn::Module {
+  std::vector<nn::Parameter> list{tensor({2.0}), tensor({3.0})};
+  std::map<std::string, nn::Parameter> named{{"a", tensor({5.0})}};
+  Tensor forward(const Tensor& x) {
+    for (const Tensor& p : parameters()) {
+      if (p.is_leaf() || !p.requires_grad() || p.device() != x.device()) throw std::logic_error("not the replica's");
+    }
+    return x * list[0] * list[1] * named.at("a");
+  }
+  TANDEM_MODULE(Lists, list, named)
+};
+}  // namespace
+
+TEST_CASE("upstream-31: lists and maps of parameters are the replica's", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Lists model;
+  DataParallel net(model, on.first(2));
+  const Tensor out = net(ones({2}));
+  CHECK(values(out.detach()) == std::vector<double>{30, 30});
+  out.sum().backward();
+  CHECK(model.list[0].grad().item() == 30);
+  CHECK(model.named.at("a").grad().item() == 12);
+}
+
+TEST_CASE("upstream-33 to 36: empty containers next to a tensor", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  DataParallel net(model, on.first(2));
+  const auto ignores = [](Scale& m, const Tensor& x, const std::vector<Tensor>&, const std::map<std::string, Tensor>&,
+                          const std::tuple<>&) { return m(x); };
+  const Tensor out =
+      net.invoke(ignores, tensor({1.0, 2.0}), std::vector<Tensor>{}, std::map<std::string, Tensor>{}, std::tuple<>{});
+  CHECK(out.device() == on(0));
+  CHECK(values(out) == std::vector<double>{3, 6});
+}
+
+TEST_CASE("upstream-cpp-Scatter: ones(10) from the host in two halves", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Tensor x = ones({10}, kFloat32, cpu()).requires_grad_();
+  const auto parts = parallel::scatter(x, on.first(2));
+  REQUIRE(parts.size() == 2);
+  CHECK(values(parts[1].detach()) == std::vector<double>(5, 1));
+  (parts[0].sum().to(on(1)) + parts[1].sum()).backward();
+  CHECK(x.grad().device() == cpu());
+  CHECK(values(x.grad()) == std::vector<double>(10, 1));
+}
+
+TEST_CASE("upstream-cpp-Gather: two halves on the second device", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Tensor a = ones({5}).requires_grad_();
+  Tensor b = ones({5}, kFloat32, on(1)).requires_grad_();
+  const Tensor out = parallel::gather(std::vector{a, b}, on(1));
+  CHECK(out.device() == on(1));
+  CHECK(values(out.detach()) == std::vector<double>(10, 1));
+  out.sum().backward();
+  CHECK(values(a.grad()) == std::vector<double>(5, 1));
+  CHECK(values(b.grad()) == std::vector<double>(5, 1));
+  CHECK(b.grad().device() == on(1));
+}
+
+TEST_CASE("upstream-cpp-Replicate: equal values; only the first replica shares the module's memory", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  nn::Linear model(3, 4);
+  const auto replicas = parallel::replicate(model, on.first(2));
+  CHECK(replicas[0].weight.data_ptr() == model.weight.data_ptr());
+  CHECK(replicas[1].weight.data_ptr() != model.weight.data_ptr());
+  CHECK(replicas[1].weight.device() == on(1));
+  CHECK(values(replicas[1].weight.detach()) == values(model.weight.detach()));
+}
+
+TEST_CASE("upstream-cpp-DataParallelUsesAllAvailableCUDADevices: replica i runs on device i", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  DataParallel net(model, on.first(4));
+  const auto index = [](Scale&, const Tensor& x) { return full({1}, x.device().index, kFloat64, x.device()); };
+  CHECK(values(net.invoke(index, zeros({10}))) == std::vector<double>{0, 1, 2, 3});
+}
+
+TEST_CASE("upstream-cpp-DataParallelPlacesTheOutputOnTheRequestedDevice, for one device too", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  for (const int k : {1, 2}) {
+    const Tensor out = data_parallel(model, on.first(k), {.output_device = on(1)}, tensor({1.0, 2.0}));
+    CHECK(out.device() == on(1));
+    CHECK(values(out.detach()) == std::vector<double>{3, 6});
+  }
+}
+
+namespace {
+struct Net : nn::Module {
+  nn::Conv2d conv{2, 2, 2};
+  nn::Linear fc{8, 2};
+  Tensor forward(const Tensor& x) { return log_softmax(fc(relu(conv(x)).flatten(1)), 1); }
+  TANDEM_MODULE(Net, conv, fc)
+};
+}  // namespace
+
+TEST_CASE("upstream-cpp-DataParallelNumericalEquivalence: three steps of SGD", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Net one;
+  one.to(kFloat64);
+  Net many = nn::deepcopy(one);
+  DataParallel net(many, on.first(2));
+  optim::SGD sgd_one(one.parameters(), {.lr = 0.1});
+  optim::SGD sgd_many(many.parameters(), {.lr = 0.1});
+  const std::vector<double> before = values(one.fc.weight.detach());
+  for (int i = 0; i < 3; ++i) {
+    const Tensor x = integers({16, 2, 3, 3}, i) / 4;
+    const Tensor target = randint(0, 2, {16});
+    sgd_one.zero_grad();
+    sgd_many.zero_grad();
+    nll_loss(one(x), target).backward();
+    nll_loss(net(x), target).backward();
+    sgd_one.step();
+    sgd_many.step();
+  }
+  CHECK(values(one.fc.weight.detach()) != before);
+  for (std::size_t i = 0; i < one.parameters().size(); ++i) {
+    CHECK(allclose(many.parameters()[i].detach(), one.parameters()[i].detach(), 1e-10, 1e-12));
+  }
+}
+
+TEST_CASE("upstream-comm-broadcast_coalesced: mixed dtypes and empty tensors keep order and values", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  const std::vector<Tensor> tensors{integers({40}), zeros({0}), integers({3}, 1, kInt64),
+                                    integers({2, 2}, 2, kFloat32)};
+  const auto copies = parallel::broadcast_coalesced(tensors, on.first(2));
+  for (std::size_t j = 0; j < tensors.size(); ++j) {
+    CHECK(copies[1][j].device() == on(1));
+    CHECK(copies[1][j].dtype() == tensors[j].dtype());
+    CHECK(equal(copies[1][j].to(on(0)), tensors[j]));
+  }
+  CHECK(copies[0][0].data_ptr() == tensors[0].data_ptr());
+  Tensor changed = copies[1][0];
+  const auto version = copies[1][3].version();
+  changed.add_(1);
+  CHECK(copies[1][3].version() == version);
+}
+
+TEST_CASE("upstream-comm-reduce_add: two devices", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  const Tensor x = integers({5, 5}, 1);
+  const Tensor y = integers({5, 5}, 2);
+  const Tensor sum = parallel::reduce_add(std::vector{x, y.to(on(1))}, on(0));
+  CHECK(sum.device() == on(0));
+  CHECK(equal(sum, x + y));
+}
+
+TEST_CASE("upstream-comm-scatter: given sizes, and what is refused", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  const Tensor x = integers({6, 2});
+  const auto parts = parallel::scatter(x, on.first(2), {2, 4});
+  CHECK(parts[0].data_ptr() == x.data_ptr());
+  CHECK(equal(parts[1].to(on(0)), x.narrow(0, 2, 4)));
+  check_error<ValueError>([&] { parallel::scatter(x, on.first(2), std::vector<std::int64_t>{6}); },
+                          {"1 chunks", "2 devices"});
+  check_error<ValueError>([&] { parallel::scatter(x, on.first(2), {2, 3}); }, {"5 elements", "(6, 2)"});
+  check_error<ValueError>([&] { parallel::scatter(x, {}); }, {"empty"});
+  check_error<ShapeError>([&] { parallel::scatter(zeros({}), on.first(2), {1, 1}); }, {"0-dim"});
+}
+
+TEST_CASE("upstream-comm-gather: what is refused", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  check_error<ValueError>([&] { parallel::gather({}, on(0)); }, {"no tensors"});
+  check_error<ShapeError>([&] { parallel::gather(std::vector{zeros({2, 3}), zeros({2})}, on(0)); }, {"tensor 1"});
+  check_error<ShapeError>(
+      [&] {
+        parallel::gather(std::vector{zeros({2, 3}), zeros({2, 4})}, on(0));
+      },
+      {"tensor 1", "(2, 4)", "(2, 3)"});
+}
