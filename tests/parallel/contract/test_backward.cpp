@@ -68,7 +68,7 @@ TEST_CASE("F3: a parameter that no replica used has no gradient, and weight deca
 
 TEST_CASE("F4: reduce_add sums in the order of devices, to any of them", "[contract]") {
   ON_EVERY_DEVICE(on);
-  // In float32 only this order gives 1: 1e8 swallows what is added to it.
+  // In float32 1e8 swallows 1, so the sum is 1 only if the last part is added last.
   const std::vector<Tensor> parts{tensor({1e8}), tensor({-1e8}).to(on(1)), tensor({1.0}).to(on(2))};
   for (const int home : {0, 2, 3}) {
     const Tensor sum = reduce_add(parts, on(home));
