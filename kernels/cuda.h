@@ -83,11 +83,11 @@ class Collectives {
 
   /// data[i], on rank i, becomes data[0].
   void broadcast(const std::vector<std::byte*>& data, std::size_t bytes);
-  /// `out`, on rank 0, becomes the sum of the parts, by rank. The same bits on every run, but not the bits of another
-  /// order of sums. Not bool.
+  /// Each of `outs`, either one, on rank 0, or one on each rank, becomes the sum of the parts, by rank. The same bits
+  /// on all ranks and on every run, but not the bits of another order of sums. Not bool.
   struct Sum {
     std::vector<const std::byte*> parts;
-    std::byte* out;
+    std::vector<std::byte*> outs;
     std::int64_t count;
     DType dtype;
   };

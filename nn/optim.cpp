@@ -37,7 +37,8 @@ bool all_finite(const Tensor& t) { return std::isfinite(sum(t.detach() * 0).item
 
 Optimizer::Optimizer(const char* type, std::vector<Tensor> parameters, std::vector<const char*> tensor_names, double lr)
     : type_(type), tensor_names_(std::move(tensor_names)) {
-  set_lr(lr);
+  check_not_negative(type_, "lr", lr);
+  lr_ = lr;
   if (parameters.empty()) throw ValueError(fmt::format("{}: there are no parameters", type));
   std::unordered_set<const TensorImpl*> seen;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -208,7 +209,7 @@ std::vector<const char*> sgd_tensors(const SGDOptions& o) {
 SGD::SGD(std::vector<Tensor> parameters, const SGDOptions& options)
     : Optimizer("SGD", std::move(parameters), sgd_tensors(checked(options)), options.lr), options_(options) {}
 
-Optimizer::Options SGD::options() const {
+Optimizer::OptionValues SGD::options() const {
   return {{"momentum", options_.momentum},
           {"dampening", options_.dampening},
           {"weight_decay", options_.weight_decay},
@@ -258,7 +259,7 @@ Adam::Adam(std::vector<Tensor> parameters, const AdamOptions& options)
 AdamW::AdamW(std::vector<Tensor> parameters, const AdamWOptions& o)
     : Adam("AdamW", std::move(parameters), {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay}, true) {}
 
-Optimizer::Options Adam::options() const {
+Optimizer::OptionValues Adam::options() const {
   return {{"beta1", options_.beta1},
           {"beta2", options_.beta2},
           {"eps", options_.eps},

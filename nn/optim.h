@@ -28,26 +28,26 @@ class Optimizer {
   /// Updates every parameter that requires a gradient and has one, in place and off the tape: a later backward through
   /// values that the update has changed is an AutogradError. A gradient whose shape, dtype or device is not the
   /// parameter's is an error that names the parameter's index; then, as after any error, nothing has changed.
-  void step();
+  virtual void step();
   /// Clears the gradients, or fills them with zeros.
-  void zero_grad(bool set_to_none = true);
+  virtual void zero_grad(bool set_to_none = true);
 
   double lr() const { return lr_; }
   /// ValueError unless 0 <= lr < infinity.
-  void set_lr(double lr);
+  virtual void set_lr(double lr);
   /// With it on, step() throws ValueError at the first gradient with an infinity or NaN, before anything changes. Costs
   /// a pass over the gradients.
-  void set_check_finite(bool on) { check_finite_ = on; }
+  virtual void set_check_finite(bool on) { check_finite_ = on; }
   const std::vector<Tensor>& parameters() const { return parameters_; }
 
   /// The tensors share memory with the optimizer.
   OptimizerState state() const;
   /// Takes over options and copies of the tensors, each to its parameter's device. If the state is not of this type of
   /// optimizer for parameters of these shapes and dtypes, one ValueError lists every difference, and nothing changes.
-  void load_state(const OptimizerState& state);
+  virtual void load_state(const OptimizerState& state);
 
  protected:
-  using Options = std::vector<std::pair<const char*, double>>;
+  using OptionValues = std::vector<std::pair<const char*, double>>;
   /// What is kept for one parameter.
   struct Slot {
     std::int64_t steps = 0;
@@ -58,7 +58,7 @@ class Optimizer {
   Optimizer(const char* type, std::vector<Tensor> parameters, std::vector<const char*> tensor_names, double lr);
 
   /// All but lr.
-  virtual Options options() const = 0;
+  virtual OptionValues options() const = 0;
   /// In the order of options(). Throws ValueError, naming the option, if one is out of its range.
   virtual void set_options(std::span<const double> values) = 0;
   /// Updates p; all tensors are contiguous, of one shape, dtype and device.
@@ -84,12 +84,13 @@ struct SGDOptions {
 };
 /// g += weight_decay p; v = momentum v + (1 - dampening) g, at first v = g; p -= lr v, or lr (g + momentum v) with
 /// nesterov.
-class SGD final : public Optimizer {
+class SGD : public Optimizer {
  public:
+  using Options = SGDOptions;
   explicit SGD(std::vector<Tensor> parameters, const SGDOptions& options = {});
 
  private:
-  Options options() const override;
+  OptionValues options() const override;
   void set_options(std::span<const double> values) override;
   void update(const Tensor& p, const Tensor& grad, Slot& slot) override;
 
@@ -105,13 +106,14 @@ struct AdamOptions {
 /// Kingma and Ba 2015, algorithm 1; weight decay is added to the gradient.
 class Adam : public Optimizer {
  public:
+  using Options = AdamOptions;
   explicit Adam(std::vector<Tensor> parameters, const AdamOptions& options = {});
 
  protected:
   Adam(const char* type, std::vector<Tensor> parameters, const AdamOptions& options, bool decoupled);
 
  private:
-  Options options() const override;
+  OptionValues options() const override;
   void set_options(std::span<const double> values) override;
   void update(const Tensor& p, const Tensor& grad, Slot& slot) override;
 
@@ -126,8 +128,9 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 /// Loshchilov and Hutter 2019: p first shrinks by the factor 1 - lr weight_decay.
-class AdamW final : public Adam {
+class AdamW : public Adam {
  public:
+  using Options = AdamWOptions;
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
 };
 

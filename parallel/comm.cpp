@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <deque>
+#include <map>
 #include <numeric>
 
 #include "../engine/ops_internal.h"
@@ -38,6 +41,51 @@ bool any_needs_grad(std::span<const Tensor> tensors) {
   for (const Tensor& t : tensors) any = any || needs_grad(t);
   return any;
 }
+
+/// Where tensors lie in flat buffers, one per dtype: each at a multiple of 64 bytes.
+class Slots {
+ public:
+  /// The place of one more.
+  void add(const Tensor& like) {
+    std::int64_t& size = sizes_[index(like.dtype())];
+    places_.push_back({like.sizes(), like.dtype(), size});
+    const auto line = static_cast<std::int64_t>(64 / size_of(like.dtype()));
+    size += (std::max<std::int64_t>(like.numel(), 1) + line - 1) / line * line;
+  }
+  /// Buffers on a device: one for each dtype that has a place.
+  std::vector<Tensor> buffers(Device device) const {
+    std::vector<Tensor> made;
+    for (int t = 0; t < kDTypeCount; ++t) {
+      const std::int64_t size = sizes_[static_cast<std::size_t>(t)];
+      if (size > 0) made.push_back(empty({size}, static_cast<DType>(t), device));
+    }
+    return made;
+  }
+  /// The tensors in such buffers, in the order of add().
+  std::vector<Tensor> tensors(std::span<const Tensor> buffers) const {
+    std::vector<Tensor> all;
+    for (const Place& p : places_) {
+      const auto in =
+          std::find_if(buffers.begin(), buffers.end(), [&](const Tensor& b) { return b.dtype() == p.dtype; });
+      Tensor slot = alias_of(view_of(*in, p.shape, contiguous_strides(p.shape), p.offset));
+      slot.impl()->exclusive = true;
+      slot.impl()->version = make_ref<Version>();
+      all.push_back(std::move(slot));
+    }
+    return all;
+  }
+
+ private:
+  struct Place {
+    Shape shape;
+    DType dtype;
+    std::int64_t offset;
+  };
+  static std::size_t index(DType t) { return static_cast<std::size_t>(t); }
+
+  std::array<std::int64_t, kDTypeCount> sizes_{};
+  std::vector<Place> places_;
+};
 
 }  // namespace
 
@@ -189,7 +237,8 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
 // ---- broadcast and reduce
 
 void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies,
-                      const LedgerPtr& ledger, const TransportPtr& transport) {
+                      const LedgerPtr& ledger, const TransportPtr& transport,
+                      std::span<const std::vector<Tensor>> leaves) {
   std::vector<std::size_t> tracked;
   for (std::size_t j = 0; j < tensors.size(); ++j) {
     if (needs_grad(tensors[j])) tracked.push_back(j);
@@ -197,22 +246,39 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
   if (tracked.empty()) return;
   const std::size_t n = tracked.size();
   const std::size_t k = copies.size();
-  auto backward = [n, k, home = tensors[tracked[0]].device(), ledger, transport](GradContext& c) {
+  std::vector<Device> devices{tensors[tracked[0]].device()};
+  for (const std::vector<Tensor>& other : leaves) devices.push_back(other[tracked[0]].device());
+  auto backward = [n, k, devices, ledger, transport](GradContext& c) {
     if (context().failed) {
       throw AutogradError(
           "backward: called inside a replica, it reached the parameters of the module itself, which all "
           "replicas share; call it on the result of the DataParallel");
     }
+    for (std::size_t j = 0; j < n && devices.size() > 1; ++j) {
+      if (c.node().next()[j].node->hooks()) {
+        throw AutogradError(
+            "backward: a parameter has a gradient hook, which would change the gradient on the first device alone; "
+            "with "
+            "Synchronous, hooks go on the replica's parameters, inside forward");
+      }
+    }
     std::vector<std::vector<Tensor>> grads(k);
     for (std::size_t i = 0; i < k; ++i) {
       for (std::size_t j = 0; j < n; ++j) grads[i].push_back(c.take_grad(i * n + j));
     }
-    std::vector<Tensor> sums = reduce_add_coalesced(grads, home, ledger, transport);
+    auto sums = all_reduce_coalesced(grads, devices, ledger, transport);
     grads.clear();
-    for (std::size_t j = 0; j < n; ++j) c.set(j, std::move(sums[j]));
+    for (std::size_t d = 0; d < devices.size(); ++d) {
+      for (std::size_t j = 0; j < n; ++j) {
+        if (c.needs(d * n + j)) c.set(d * n + j, std::move(sums[d][j]));
+      }
+    }
   };
   const Ref<Node> node = comm_node("broadcast", true, ledger, std::move(backward));
   for (std::size_t j : tracked) node->add_input(tensors[j]);
+  for (const std::vector<Tensor>& other : leaves) {
+    for (std::size_t j : tracked) node->add_input(other[j]);
+  }
   for (std::vector<Tensor>& device : copies) {
     for (std::size_t j : tracked) node->add_output(device[j]);
   }
@@ -221,18 +287,34 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
 std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors,
                                                      const std::vector<Device>& devices, const LedgerPtr& ledger) {
   if (devices.empty()) throw ValueError("broadcast: the list of devices is empty");
-  std::vector<std::vector<Tensor>> copies(devices.size());
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    PhaseScope scope(ledger.get(), Phase::Replicate, devices[i]);
-    for (const Tensor& t : tensors) {
-      check_defined("broadcast", "a tensor", t);
-      if (t.device() == devices[i]) {
-        copies[i].push_back(alias_of(t));
-      } else {
-        copies[i].push_back(empty(t.sizes(), t.dtype(), devices[i]));
-        copy_values(copies[i].back(), t);
-        scope.reads(t);
+  std::vector<std::vector<Tensor>> copies(devices.size(), std::vector<Tensor>(tensors.size()));
+  std::map<Device, std::vector<std::size_t>> by_home;
+  for (std::size_t j = 0; j < tensors.size(); ++j) {
+    check_defined("broadcast", "a tensor", tensors[j]);
+    by_home[tensors[j].device()].push_back(j);
+  }
+  for (const auto& [home, members] : by_home) {
+    Slots slots;
+    for (const std::size_t j : members) slots.add(tensors[j]);
+    std::vector<Tensor> packed;  // made for the first device that needs it
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      if (devices[i] == home) {
+        for (const std::size_t j : members) copies[i][j] = alias_of(tensors[j]);
+        continue;
       }
+      if (packed.empty()) {
+        packed = slots.buffers(home);
+        const std::vector<Tensor> places = slots.tensors(packed);
+        for (std::size_t m = 0; m < members.size(); ++m) copy_values(places[m], tensors[members[m]]);
+      }
+      PhaseScope scope(ledger.get(), Phase::Replicate, devices[i]);
+      const std::vector<Tensor> buffers = slots.buffers(devices[i]);
+      for (std::size_t b = 0; b < buffers.size(); ++b) {
+        scope.reads(packed[b]);
+        copy_values(buffers[b], packed[b]);
+      }
+      std::vector<Tensor> places = slots.tensors(buffers);
+      for (std::size_t m = 0; m < members.size(); ++m) copies[i][members[m]] = std::move(places[m]);
     }
   }
   record_broadcast(tensors, copies, ledger, copy_transport());
@@ -262,44 +344,15 @@ std::vector<Tensor> contributions(std::span<const std::vector<Tensor>> per_devic
   return found;
 }
 
-/// Slots of 64-byte aligned tensors in one buffer per dtype.
-class Buffers {
- public:
-  void reserve(const Tensor& like) { size_of_dtype(like.dtype()) += padded(like); }
-  void allocate(Device device) {
-    for (int t = 0; t < kDTypeCount; ++t) {
-      const auto i = static_cast<std::size_t>(t);
-      if (sizes_[i] > 0) buffers_[i] = empty({sizes_[i]}, static_cast<DType>(t), device);
-      sizes_[i] = 0;
-    }
-  }
-  Tensor next(const Tensor& like) {
-    std::int64_t& at = size_of_dtype(like.dtype());
-    const Tensor& buffer = buffers_[static_cast<std::size_t>(like.dtype())];
-    Tensor slot = alias_of(view_of(buffer, like.sizes(), contiguous_strides(like.sizes()), at));
-    slot.impl()->exclusive = true;
-    slot.impl()->version = make_ref<Version>();
-    at += padded(like);
-    return slot;
-  }
-
- private:
-  static std::int64_t padded(const Tensor& t) {
-    const auto line = static_cast<std::int64_t>(64 / size_of(t.dtype()));
-    return (std::max<std::int64_t>(t.numel(), 1) + line - 1) / line * line;
-  }
-  std::int64_t& size_of_dtype(DType t) { return sizes_[static_cast<std::size_t>(t)]; }
-
-  std::array<std::int64_t, kDTypeCount> sizes_{};
-  std::array<Tensor, kDTypeCount> buffers_;
-};
-
 }  // namespace
 
-std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
-                                         const LedgerPtr& ledger, const TransportPtr& transport) {
+std::vector<std::vector<Tensor>> all_reduce_coalesced(std::span<const std::vector<Tensor>> per_device,
+                                                      const std::vector<Device>& devices, const LedgerPtr& ledger,
+                                                      const TransportPtr& transport) {
   if (per_device.empty()) throw ValueError("reduce_add: there are no tensors");
-  PhaseScope scope(ledger.get(), Phase::Reduce, device);
+  if (devices.empty()) throw ValueError("reduce_add: the list of devices is empty");
+  std::deque<PhaseScope> scopes;
+  for (const Device d : devices) scopes.emplace_back(ledger.get(), Phase::Reduce, d);
   const std::size_t n = per_device[0].size();
   std::vector<std::vector<Tensor>> parts;
   bool recorded = false;
@@ -307,29 +360,50 @@ std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> pe
     parts.push_back(contributions(per_device, j));
     for (const Tensor& t : parts.back()) {
       recorded = recorded || needs_grad(t);
-      scope.reads(t);
+      scopes[0].reads(t);
     }
   }
-  std::vector<Tensor> sums(n);
+  std::vector<std::vector<Tensor>> sums(devices.size(), std::vector<Tensor>(n));
   if (recorded) {
     for (std::size_t j = 0; j < n; ++j) {
-      for (const Tensor& t : parts[j]) sums[j] = sums[j].defined() ? add(sums[j], to(t, device)) : to(t, device);
+      Tensor& sum = sums[0][j];
+      for (const Tensor& t : parts[j]) sum = sum.defined() ? add(sum, to(t, devices[0])) : to(t, devices[0]);
+      for (std::size_t d = 1; d < devices.size() && sum.defined(); ++d) sums[d][j] = to(sum, devices[d]);
     }
     return sums;
   }
-  Buffers buffers;
+  Slots slots;
   for (const auto& p : parts) {
-    if (!p.empty()) buffers.reserve(p[0]);
+    if (!p.empty()) slots.add(p[0]);
   }
-  buffers.allocate(device);
   std::vector<Transport::Reduction> reductions;
-  for (std::size_t j = 0; j < n; ++j) {
-    if (parts[j].empty()) continue;
-    sums[j] = buffers.next(parts[j][0]);
-    reductions.push_back({sums[j], std::move(parts[j])});
+  std::vector<std::vector<Tensor>> buffers;  // by dtype, then device
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    const std::vector<Tensor> own = slots.buffers(devices[d]);
+    buffers.resize(own.size());
+    for (std::size_t b = 0; b < own.size(); ++b) {
+      buffers[b].push_back(own[b]);
+      if (d > 0) scopes[d].reads(buffers[b][0]);
+    }
+    std::vector<Tensor> places = slots.tensors(own);
+    for (std::size_t j = 0, next = 0; j < n; ++j) {
+      if (!parts[j].empty()) sums[d][j] = std::move(places[next++]);
+    }
   }
-  transport->reduce(reductions);
+  for (std::size_t j = 0; j < n; ++j) {
+    if (!parts[j].empty()) reductions.push_back({sums[0][j], std::move(parts[j])});
+  }
+  if (devices.size() == 1) {
+    transport->reduce(reductions);
+  } else {
+    transport->all_reduce(reductions, buffers);
+  }
   return sums;
+}
+
+std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
+                                         const LedgerPtr& ledger, const TransportPtr& transport) {
+  return std::move(all_reduce_coalesced(per_device, {device}, ledger, transport)[0]);
 }
 
 Tensor reduce_add(std::span<const Tensor> tensors, Device device) {

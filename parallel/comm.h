@@ -48,8 +48,9 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
 /// element each. ShapeError when they do not fit, naming the first that does not.
 Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim = 0, const LedgerPtr& ledger = {});
 
-/// result[i][j] is tensors[j] on devices[i]; on its own device it is the tensor itself, sharing memory. Gradients are
-/// summed over the devices in their order, and stay undefined where no device has one.
+/// result[i][j] is tensors[j] on devices[i]; on its own device it is the tensor itself, sharing memory. Those of one
+/// dtype travel in one copy per device, and share a buffer there. Gradients are summed over the devices in their order,
+/// and stay undefined where no device has one.
 std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors,
                                                      const std::vector<Device>& devices, const LedgerPtr& ledger = {});
 std::vector<Tensor> broadcast(const Tensor& x, const std::vector<Device>& devices);
@@ -61,9 +62,17 @@ std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> pe
                                          const TransportPtr& transport = copy_transport());
 Tensor reduce_add(std::span<const Tensor> tensors, Device device);
 
+/// The same on every one of `devices`, different ones: result[i][j] is the sum over all per_device[.][j] on devices[i],
+/// with the same bits on each.
+std::vector<std::vector<Tensor>> all_reduce_coalesced(std::span<const std::vector<Tensor>> per_device,
+                                                      const std::vector<Device>& devices, const LedgerPtr& ledger = {},
+                                                      const TransportPtr& transport = copy_transport());
+
 /// Makes copies[i][j] the outputs of a broadcast of tensors[j] on the tape, after their values have been put there.
-/// Tensors that need no gradient are left off. Gradients are summed by `transport`.
+/// Tensors that need no gradient are left off. Gradients are summed by `transport`; where there are leaves, each
+/// leaves[d][j] on another device gets the sum as well.
 void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies,
-                      const LedgerPtr& ledger, const TransportPtr& transport);
+                      const LedgerPtr& ledger, const TransportPtr& transport,
+                      std::span<const std::vector<Tensor>> leaves = {});
 
 }  // namespace tandem::parallel

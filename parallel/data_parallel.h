@@ -15,6 +15,7 @@
 #include "comm.h"
 #include "parallel_apply.h"
 #include "replica_store.h"
+#include "synchronized_parameters.h"
 #include "tree_comm.h"
 
 namespace tandem::parallel {
@@ -179,6 +180,12 @@ class DataParallel {
   /// What each device did in the calls so far.
   Ledger& ledger() { return *ledger_; }
 
+  /// Makes every device keep parameters of its own that are trained; see Synchronous, which calls this.
+  SynchronizedParameters synchronize() {
+    ledger_->note("parameters", "synchronous: gradients go to every device");
+    return {*module_, store_, ledger_};
+  }
+
   // As the module's own: names have no prefix.
   std::vector<Tensor> parameters() const { return module_->parameters(); }
   nn::StateDict state_dict() const { return module_->state_dict(); }
@@ -198,7 +205,7 @@ class DataParallel {
     check_devices(devices_, *options_.output_device);
     check_options(options_);
     transport_ = make_transport(devices_, options_.transport);
-    store_ = std::make_unique<ReplicaStore>(devices_, transport_, options_.bucket_bytes);
+    store_ = std::make_shared<ReplicaStore>(devices_, transport_, options_.bucket_bytes);
     ledger_->note("transport", transport_->name());
   }
 
@@ -207,7 +214,7 @@ class DataParallel {
   DataParallelOptions options_;
   std::vector<Device> devices_;
   TransportPtr transport_;
-  std::unique_ptr<ReplicaStore> store_;
+  std::shared_ptr<ReplicaStore> store_;
   LedgerPtr ledger_ = std::make_shared<Ledger>();
 };
 

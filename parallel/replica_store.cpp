@@ -87,7 +87,10 @@ std::vector<std::vector<Tensor>> ReplicaStore::replicas(const std::vector<Tensor
       copies[0].push_back(alias_of(homes.back()));
       for (std::size_t i = 1; i < count; ++i) copies[i].push_back(alias_of(b.places[i - 1][m]));
     }
-    if (b.requires_grad) record_broadcast(homes, copies, ledger, transport_);
+    if (b.requires_grad) {
+      using Leaves = std::span<const std::vector<Tensor>>;
+      record_broadcast(homes, copies, ledger, transport_, synchronized_ ? Leaves(b.places) : Leaves());
+    }
     for (std::size_t i = 0; i < count; ++i) {
       for (std::size_t m = 0; m < b.members.size(); ++m) out[i][b.members[m]] = std::move(copies[i][m]);
     }
@@ -145,6 +148,9 @@ ReplicaStore::Layout ReplicaStore::lay_out(const std::vector<Tensor>& tensors) c
 void ReplicaStore::rebuild(const std::vector<Tensor>& tensors) {
   buckets_.clear();
   arenas_.clear();
+  std::unordered_set<const TensorImpl*> present;
+  for (const Tensor& t : tensors) present.insert(t.impl());
+  std::erase_if(places_, [&](const auto& entry) { return !present.contains(entry.first); });
   Layout layout = lay_out(tensors);
   loose_ = std::move(layout.loose);
   std::vector<std::pair<DType, std::int64_t>> sizes;  // of the arenas
@@ -203,14 +209,24 @@ void ReplicaStore::make_places(std::size_t i, const std::vector<Tensor>& tensors
   for (Bucket& b : buckets_) {
     std::int64_t offset = b.begin;
     for (std::size_t m = b.places[i].size(); m < b.members.size(); ++m) {
-      b.places[i].push_back(slot(arenas_[b.arena].copies[i], tensors[b.members[m]].sizes(), offset));
-      offset += padded(tensors[b.members[m]]);
+      const Tensor& home = tensors[b.members[m]];
+      std::vector<Tensor>& all = places_[home.impl()];
+      all.resize(devices_.size() - 1);
+      const Tensor place = slot(arenas_[b.arena].copies[i], home.sizes(), offset);
+      if (all[i].defined()) {
+        all[i].set_data(place);
+      } else {
+        all[i] = place;
+      }
+      if (synchronized_) all[i].requires_grad_(b.requires_grad);
+      b.places[i].push_back(all[i]);
+      offset += padded(home);
     }
   }
 }
 
 void ReplicaStore::update(const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger) {
-  for (std::size_t i = 0; i + 1 < count; ++i) make_places(i, tensors);
+  for (std::size_t i = 0; i + 1 < (synchronized_ ? devices_.size() : count); ++i) make_places(i, tensors);
   // Neighbours that the same devices lack travel together.
   for (std::size_t first = 0, next = 1; first < buckets_.size(); first = next, next = first + 1) {
     const std::vector<std::size_t> targets = stale(buckets_[first], tensors, count);
@@ -238,6 +254,35 @@ void ReplicaStore::update(const std::vector<Tensor>& tensors, std::size_t count,
         buckets_[n].seen[i] = versions(buckets_[n], tensors, i);
       }
     }
+  }
+}
+
+void ReplicaStore::synchronize(const nn::Module& module, const LedgerPtr& ledger) {
+  const std::vector<Tensor> tensors = tensors_of(module);
+  for (const auto& [name, p] : module.named_parameters()) {
+    if (!p.is_leaf() || p.impl()->base || !p.is_contiguous()) {
+      throw ValueError(fmt::format("Synchronous: parameter '{}' is not a contiguous leaf: {}", name, describe(p)));
+    }
+  }
+  if (!synchronized_) {
+    synchronized_ = true;
+    rebuild(tensors);
+  }
+  refresh(tensors, ledger);
+}
+
+Tensor ReplicaStore::on_device(const Tensor& tensor, std::size_t i) const {
+  return i == 0 ? tensor : places_.at(tensor.impl())[i - 1];
+}
+
+void ReplicaStore::refresh(const std::vector<Tensor>& tensors, const LedgerPtr& ledger) {
+  if (!is_current(tensors)) rebuild(tensors);
+  update(tensors, devices_.size(), ledger);
+}
+
+void ReplicaStore::mark_current(const std::vector<Tensor>& tensors) {
+  for (Bucket& b : buckets_) {
+    for (std::size_t i = 0; i + 1 < devices_.size(); ++i) b.seen[i] = versions(b, tensors, i);
   }
 }
 

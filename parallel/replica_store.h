@@ -8,6 +8,7 @@
 // order of registration, which is about the order in which backward finishes with them.
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "../nn/module.h"
@@ -33,6 +34,17 @@ class ReplicaStore {
   /// of the first device share memory with the module. Recorded on the tape if grad mode is on.
   std::vector<std::vector<Tensor>> replicas(const std::vector<Tensor>& tensors, std::size_t count,
                                             const LedgerPtr& ledger);
+  /// From now on the copies of parameters are leaves, and each gets the sum of the gradients that the module's own
+  /// parameter gets: optimizers on all devices that make the same change to each keep them equal, and nothing has to be
+  /// copied. Handles stay what they are when the module changes. ValueError for a parameter that cannot be moved.
+  void synchronize(const nn::Module& module, const LedgerPtr& ledger);
+  /// `tensor`, one of the module's, on device number i. Once synchronised.
+  Tensor on_device(const Tensor& tensor, std::size_t i) const;
+  /// Brings all devices up to date.
+  void refresh(const std::vector<Tensor>& tensors, const LedgerPtr& ledger);
+  /// Says that parameters and copies have undergone the same change since.
+  void mark_current(const std::vector<Tensor>& tensors);
+  const std::vector<Device>& devices() const { return devices_; }
   /// The buckets that replicas() would work with. Changes nothing.
   std::vector<BucketPlan> explain(const std::vector<Tensor>& tensors, std::size_t count) const;
 
@@ -47,7 +59,7 @@ class ReplicaStore {
     bool requires_grad = false;
     std::size_t arena = 0;
     std::int64_t begin = 0, end = 0;          ///< elements of the arena
-    std::vector<std::vector<Tensor>> places;  ///< per other device: the members there, each with a version of its own
+    std::vector<std::vector<Tensor>> places;  ///< per other device: the members there, as in places_
     std::vector<Versions> seen;               ///< per other device: versions() when it was brought up to date
   };
   /// What the buckets were made for, to notice that a module has changed.
@@ -78,7 +90,9 @@ class ReplicaStore {
   std::vector<Device> devices_;
   TransportPtr transport_;
   std::int64_t bucket_bytes_;
+  bool synchronized_ = false;
   std::vector<Member> members_;
+  std::unordered_map<const TensorImpl*, std::vector<Tensor>> places_;  ///< of each member that is in a bucket
   std::vector<Arena> arenas_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> loose_;  ///< tensors that cannot be moved: not leaves, views, or strided

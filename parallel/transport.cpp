@@ -1,5 +1,7 @@
 #include "transport.h"
 
+#include <algorithm>
+
 #include "../engine/ops_internal.h"
 #include "links.h"
 
@@ -68,26 +70,44 @@ class NcclTransport final : public Transport {
   }
 
   void reduce(std::span<const Reduction> reductions) const override {
-    std::vector<Collectives::Sum> whole;
+    std::vector<Reduction> whole;
     std::vector<Reduction> others;
+    for (const Reduction& r : reductions) (can_sum(r) ? whole : others).push_back(r);
+    sum(whole, [](const Tensor& sum) { return std::vector{bytes(sum)}; });
+    if (!others.empty()) copy_transport()->reduce(others);
+  }
+
+  void all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const override {
+    const bool whole = std::all_of(reductions.begin(), reductions.end(), [&](const auto& r) { return can_sum(r); }) &&
+                       std::all_of(buffers.begin(), buffers.end(), [&](const auto& b) { return is_whole(b); });
+    if (!whole) return Transport::all_reduce(reductions, buffers);
+    sum(reductions, [&](const Tensor& sum) {
+      const auto in =
+          std::find_if(buffers.begin(), buffers.end(), [&](const auto& b) { return b[0].dtype() == sum.dtype(); });
+      std::vector<std::byte*> outs;
+      for (const Tensor& t : *in) outs.push_back(bytes(t) + (bytes(sum) - bytes((*in)[0])));
+      return outs;
+    });
+  }
+
+ private:
+  bool can_sum(const Reduction& r) const {
+    return is_whole(r.parts) && r.sum.device() == devices_[0] && r.sum.dtype() != kBool;
+  }
+  /// outs(sum) is where the sum goes.
+  template <class F>
+  void sum(std::span<const Reduction> reductions, F outs) const {
+    std::vector<Collectives::Sum> sums;
     std::vector<Tensor> kept;  // what a sum reads, until it is queued
     for (const Reduction& r : reductions) {
-      if (!is_whole(r.parts) || r.sum.device() != devices_[0] || r.sum.dtype() == kBool) {
-        others.push_back(r);
-        continue;
-      }
-      Collectives::Sum sum{{}, bytes(r.sum), r.sum.numel(), r.sum.dtype()};
+      Collectives::Sum& sum = sums.emplace_back(Collectives::Sum{{}, outs(r.sum), r.sum.numel(), r.sum.dtype()});
       for (const Tensor& part : r.parts) {
         kept.push_back(contiguous(part.detach()));
         sum.parts.push_back(bytes(kept.back()));
       }
-      whole.push_back(std::move(sum));
     }
-    if (!whole.empty()) collectives_->reduce(whole);
-    if (!others.empty()) copy_transport()->reduce(others);
+    if (!sums.empty()) collectives_->reduce(sums);
   }
-
- private:
   /// One tensor per device, in their order.
   bool is_whole(std::span<const Tensor> tensors) const {
     if (tensors.size() != devices_.size()) return false;
@@ -102,6 +122,11 @@ class NcclTransport final : public Transport {
 };
 
 }  // namespace
+
+void Transport::all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const {
+  reduce(reductions);
+  for (const std::vector<Tensor>& b : buffers) broadcast(b[0], std::span(b).subspan(1));
+}
 
 TransportPtr copy_transport() {
   static const auto copies = std::make_shared<const CopyTransport>(false);

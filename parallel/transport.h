@@ -29,6 +29,9 @@ class Transport {
     std::vector<Tensor> parts;
   };
   virtual void reduce(std::span<const Reduction> reductions) const = 0;
+  /// As reduce(), and on other devices too, with the same bits. The sums of a dtype lie in one buffers[b][0], flat;
+  /// each buffers[b][i] is of its size, on another device, and gets them at the same places.
+  virtual void all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const;
 };
 
 using TransportPtr = std::shared_ptr<const Transport>;

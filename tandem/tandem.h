@@ -31,4 +31,5 @@
 #include "../parallel/ledger.h"
 #include "../parallel/links.h"
 #include "../parallel/parallel_apply.h"
+#include "../parallel/synchronous.h"
 #include "../parallel/tree_comm.h"

@@ -71,8 +71,13 @@ void Collectives::broadcast(const std::vector<std::byte*>& data, std::size_t byt
 void Collectives::reduce(const std::vector<Sum>& sums) {
   state_->run([&](int rank, cudaStream_t stream) {
     for (const Sum& sum : sums) {
-      const std::byte* mine = sum.parts[static_cast<std::size_t>(rank)];
-      if (sum.count > 0) state_->nccl->reduce(rank, mine, sum.out, sum.count, sum.dtype, 0, stream);
+      const auto r = static_cast<std::size_t>(rank);
+      if (sum.count == 0) continue;
+      if (sum.outs.size() == 1) {
+        state_->nccl->reduce(rank, sum.parts[r], sum.outs[0], sum.count, sum.dtype, 0, stream);
+      } else {
+        state_->nccl->all_reduce(rank, sum.parts[r], sum.outs[r], sum.count, sum.dtype, stream);
+      }
     }
   });
 }
