@@ -97,7 +97,7 @@ using Row = std::span<T* const>;
 /// How to walk a T. A specialisation for a type that cannot carry TANDEM_TREE has
 /// - `static constexpr bool is_tree = true`, and
 /// - `static void children(Row<Q> row, const Path& path, F& f)`, Q being T or const T, which calls
-///   f(Row<Child>, const Path&) for each child and throws ValueError when the trees of the row differ in structure.
+///   f(Row<Child>, const Path&) for each child and throws TreeMismatch when the trees of the row differ in structure.
 template <class T>
 struct TreeTraits {
   static constexpr bool is_tree = std::derived_from<T, Tensor>;
@@ -107,12 +107,25 @@ struct TreeTraits {
 template <class T>
 inline constexpr bool is_tree = TreeTraits<std::remove_cvref_t<T>>::is_tree;
 
+/// Trees that were to be walked side by side have different structures: at `path`, tree 0 has `first` and tree `index`
+/// has `other`, such as "2 elements" and "none".
+struct TreeMismatch : ValueError {
+  TreeMismatch(const std::string& path_, const std::string& first_, std::size_t index_, const std::string& other_)
+      : ValueError("trees differ" + (path_.empty() ? "" : " at " + path_) + ": tree 0 has " + first_ + ", tree " +
+                   std::to_string(index_) + " has " + other_),
+        path(path_),
+        first(first_),
+        index(index_),
+        other(other_) {}
+  std::string path, first;
+  std::size_t index;
+  std::string other;
+};
+
 namespace tree_detail {
 
 [[noreturn]] inline void mismatch(const Path& path, const std::string& first, std::size_t i, const std::string& other) {
-  const std::string at = path.str();
-  throw ValueError("trees differ" + (at.empty() ? "" : " at " + at) + ": tree 0 has " + first + ", tree " +
-                   std::to_string(i) + " has " + other);
+  throw TreeMismatch(path.str(), first, i, other);
 }
 
 /// Calls f on the row of get(tree, i), for tree number i.
@@ -239,7 +252,7 @@ struct TreeTraits<std::unordered_map<K, V, Policies...>> : TreeTraits<std::map<K
 
 /// Walks trees of one type side by side. Calls on_tensors(Row<Tensor>, const Path&) where they hold a tensor, defined
 /// or not, and on_leaves(Row<Leaf>, const Path&) where they hold a leaf; both get const elements if T is const.
-/// Containers must agree in size, in keys and in presence: ValueError, naming the path, as soon as they do not. A type
+/// Containers must agree in size, in keys and in presence: TreeMismatch as soon as they do not. A type
 /// other than Tensor whose row on_tensors takes goes to it whole.
 template <class T, class OnTensors, class OnLeaves>
 void zip_trees(Row<T> trees, OnTensors&& on_tensors, OnLeaves&& on_leaves, const Path& path = Path()) {

@@ -3,6 +3,7 @@
 // scatter and gather are each other's backward pass, broadcast and reduce_add likewise.
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -40,6 +41,11 @@ class Split {
 /// others are copies. ValueError when the numbers differ or the sizes do not add up.
 std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, const std::vector<std::int64_t>& sizes,
                             std::int64_t dim = 0, const LedgerPtr& ledger = {});
+inline std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
+                                   std::initializer_list<std::int64_t> sizes, std::int64_t dim = 0,
+                                   const LedgerPtr& ledger = {}) {
+  return scatter(x, devices, std::vector(sizes), dim, ledger);
+}
 /// The same with Split::ceil()(x.size(dim), devices.size()), on the first devices.
 std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices, std::int64_t dim = 0,
                             const LedgerPtr& ledger = {});

@@ -182,14 +182,19 @@ T gather_tree(std::vector<T>& trees, const GatherPlan& plan) {
       "TANDEM_TREE structs of tensors; wrap other values in parallel::First, PerReplica, Sum or WeightedMean");
   std::vector<T*> row;
   for (T& t : trees) row.push_back(&t);
-  zip_trees(
-      Row<T>(row), detail::Gatherer{plan},
-      []<class Leaf>(const Row<Leaf>&, const Path&) {
-        static_assert(!sizeof(Leaf),
-                      "this type, inside the result of forward(), cannot be gathered: it is no tensor; wrap it in "
-                      "parallel::First, PerReplica, Sum or WeightedMean");
-      },
-      Path("out"));
+  try {
+    zip_trees(
+        Row<T>(row), detail::Gatherer{plan},
+        []<class Leaf>(const Row<Leaf>&, const Path&) {
+          static_assert(!sizeof(Leaf),
+                        "this type, inside the result of forward(), cannot be gathered: it is no tensor; wrap it in "
+                        "parallel::First, PerReplica, Sum or WeightedMean");
+        },
+        Path("out"));
+  } catch (const TreeMismatch& e) {
+    throw ValueError("gather: " + e.path + " has " + e.first + " in replica 0, but " + e.other + " in replica " +
+                     std::to_string(e.index));
+  }
   return std::move(trees[0]);
 }
 

@@ -169,7 +169,7 @@ TEST_CASE("upstream-comm-scatter: given sizes, and what is refused", "[contract]
   const auto parts = parallel::scatter(x, on.first(2), {2, 4});
   CHECK(parts[0].data_ptr() == x.data_ptr());
   CHECK(equal(parts[1].to(on(0)), x.narrow(0, 2, 4)));
-  check_error<ValueError>([&] { parallel::scatter(x, on.first(2), std::vector<std::int64_t>{6}); },
+  check_error<ValueError>([&] { parallel::scatter(x, on.first(2), {6}); },
                           {"1 chunks", "2 devices"});
   check_error<ValueError>([&] { parallel::scatter(x, on.first(2), {2, 3}); }, {"5 elements", "(6, 2)"});
   check_error<ValueError>([&] { parallel::scatter(x, {}); }, {"empty"});
