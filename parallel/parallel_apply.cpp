@@ -18,13 +18,12 @@ namespace {
 // Calls queue their jobs one after another: replicas that wait for each other could else do so in a circle.
 std::mutex queueing;
 
-Context replica_context(const Context& caller, ReplicaExchange* exchange, std::size_t i, std::size_t n, Device device) {
-  Context c = caller;
+Context replica_context(const Context& common, ReplicaExchange* exchange, std::size_t i, std::size_t n, Device device) {
+  Context c = common;
   c.exchange = exchange;
   c.replica = static_cast<int>(i);
   c.replicas = static_cast<int>(n);
   c.device = device;
-  c.threads = std::max(1, num_threads() / static_cast<int>(n));
   return c;
 }
 
@@ -95,9 +94,11 @@ void run_on_devices(const std::vector<Device>& devices, const std::function<void
     meeting = &rendezvous.emplace(devices);
   }
   std::vector<Failure> failures(n);
-  const Context caller = context();
+  // The caller's number of threads; in a worker num_threads() is another.
+  Context common = context();
+  common.threads = std::max(1, num_threads() / static_cast<int>(n));
   const auto run = [&](std::size_t i) {
-    Context own = replica_context(caller, meeting, i, n, devices[i]);
+    Context own = replica_context(common, meeting, i, n, devices[i]);
     FailedCall failed;
     own.failed = &failed;
     const ContextGuard guard(own);
