@@ -24,6 +24,7 @@ Context replica_context(const Context& common, ReplicaExchange* exchange, std::s
   c.replica = static_cast<int>(i);
   c.replicas = static_cast<int>(n);
   c.device = device;
+  if (c.default_device.type == device.type) c.default_device = device;
   return c;
 }
 

@@ -46,7 +46,8 @@ struct FailurePlace {
 using PlaceOf = std::function<FailurePlace(std::size_t i, const void* callee)>;
 
 /// Calls job(i) on the worker of devices[i], with the caller's context (grad mode, anomaly mode) and an equal share of
-/// its threads, and waits for all. If some throw, the one of the lowest index is rethrown as a ReplicaError, which
+/// its threads, and waits for all. New tensors are made where the caller makes them or, if that is a device of the same
+/// kind, on devices[i]. If some throw, the one of the lowest index is rethrown as a ReplicaError, which
 /// tells of the others. A single job, and jobs asked for from inside a worker, run in the calling thread.
 /// With `exchange`, several jobs have a context().exchange to add tensors up over all; one that ends while others wait
 /// there fails them too, and its own failure is the one that is thrown.
@@ -109,12 +110,45 @@ auto parallel_invoke(F&& f, std::vector<M>& modules, std::vector<std::tuple<Args
   }
 }
 
-/// result[i] = modules[i](inputs[i]...).
-template <class M, class... Args>
-auto parallel_apply(std::vector<M>& modules, std::vector<std::tuple<Args...>>& inputs,
-                    const std::vector<Device>& devices, Ledger* ledger = nullptr, bool sync_batch_norm = false) {
-  return parallel_invoke([](M& module, Args&... args) -> decltype(auto) { return module(args...); }, modules, inputs,
-                         devices, ledger, sync_batch_norm);
+namespace detail {
+
+template <class T>
+inline constexpr bool is_tuple = false;
+template <class... T>
+inline constexpr bool is_tuple<std::tuple<T...>> = true;
+
+/// That of the first tensor in each.
+template <class Input>
+std::vector<Device> devices_of(const std::vector<Input>& inputs) {
+  std::vector<Device> devices;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for_each_tensor(inputs[i], [&](const Tensor& t) {
+      if (devices.size() == i && t.defined()) devices.push_back(t.device());
+    });
+    if (devices.size() == i) {
+      throw ValueError("parallel_apply: input " + std::to_string(i) + " holds no tensor that tells the device to run " +
+                       "on; give the devices");
+    }
+  }
+  return devices;
+}
+
+}  // namespace detail
+
+/// result[i] = modules[i](inputs[i]...); an input that is no tuple is the only argument. Without devices, each module
+/// runs where the first tensor of its input is.
+template <class M, class Input>
+auto parallel_apply(std::vector<M>& modules, std::vector<Input>& inputs, const std::vector<Device>& devices = {},
+                    Ledger* ledger = nullptr, bool sync_batch_norm = false) {
+  const auto call = [](M& module, auto&... args) -> decltype(auto) { return module(args...); };
+  const std::vector<Device> places = devices.empty() ? detail::devices_of(inputs) : devices;
+  if constexpr (detail::is_tuple<Input>) {
+    return parallel_invoke(call, modules, inputs, places, ledger, sync_batch_norm);
+  } else {
+    std::vector<std::tuple<Input>> tuples;
+    for (const Input& input : inputs) tuples.emplace_back(input);
+    return parallel_invoke(call, modules, tuples, places, ledger, sync_batch_norm);
+  }
 }
 
 }  // namespace tandem::parallel

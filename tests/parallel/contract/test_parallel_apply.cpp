@@ -74,8 +74,17 @@ TEST_CASE("D2: inputs are tuples of arguments: a tensor is one argument, an abse
   CHECK(parallel_invoke([](int m) { return m + 1; }, modules, none, on.first(2)) == std::vector<int>{11, 21});
 }
 
-TEST_CASE("D3: a replica knows its index, count and device; new tensors are made where the caller makes them",
-          "[contract]") {
+TEST_CASE("D2: an input that is no tuple is the only argument, and is not cut", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  std::vector<Scale> modules(2);
+  modules[1].to(on(1));
+  std::vector<Tensor> inputs{tensor({1.0, 2.0}), tensor({5.0}).to(on(1))};
+  const auto out = parallel::parallel_apply(modules, inputs, on.first(2));
+  CHECK(values(out[0]) == std::vector<double>{3, 6});
+  CHECK(values(out[1]) == std::vector<double>{15});
+}
+
+TEST_CASE("D3: a replica knows its index, count and device, and makes new tensors there", "[contract]") {
   ON_EVERY_DEVICE(on);
   Scale model;
   DataParallel net(model, on.first(4));
@@ -94,10 +103,34 @@ TEST_CASE("D3: a replica knows its index, count and device; new tensors are made
     CHECK(places[i].info.count == 3);
     CHECK(places[i].info.device == device);
     CHECK(places[i].input == device);
-    CHECK(places[i].fresh == on(0));
+    CHECK(places[i].fresh == device);
   }
+  CHECK(zeros({1}).device() == on(0));
   CHECK_FALSE(parallel::inside_replica());
   CHECK(parallel::current_replica().count == 1);
+}
+
+TEST_CASE("D3: new tensors stay on the caller's default device where it is of another kind", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  if (on.are_cpus()) return;
+  Scale model;
+  DataParallel net(model, on.first(2));
+  const DefaultDeviceGuard host(cpu(1));
+  const auto fresh = [](Scale&, const Tensor&) { return PerReplica<Device>{{zeros({1}).device()}}; };
+  CHECK(net.invoke(fresh, ones({2})).values == std::vector<Device>{cpu(1), cpu(1)});
+}
+
+TEST_CASE("D3: without devices, modules run where their inputs are", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  std::vector<Scale> modules(2);
+  modules[1].to(on(2));
+  std::vector<std::tuple<Tensor>> inputs{tensor({1.0}), tensor({2.0}).to(on(2))};
+  const auto out = parallel::parallel_apply(modules, inputs);
+  CHECK(out[1].device() == on(2));
+  CHECK(out[0].item() == 3);
+  CHECK(out[1].item() == 6);
+  std::vector<std::tuple<Tensor>> empty(2);
+  check_error<ValueError>([&] { parallel::parallel_apply(modules, empty); }, {"input 0", "no tensor", "devices"});
 }
 
 TEST_CASE("D4: replicas come after what the caller has queued on their devices, and before what it queues then",
