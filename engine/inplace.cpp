@@ -137,19 +137,20 @@ bool check_inplace(const char* op, const Tensor& self, std::initializer_list<con
   }
   bool tracked = own;
   for (const Tensor* other : others) tracked = tracked || (other->defined() && other->requires_grad());
-  if (!i.base) return tracked;
-  const Tensor base(i.base);
-  if (base.requires_grad() && base.is_leaf()) {
-    throw AutogradError(
-        fmt::format("{}: a view of a leaf that requires a gradient cannot be changed in place while the tape "
-                    "records; use NoGradGuard: {}",
-                    op, describe(self)));
+  if (i.base) {
+    const Tensor base(i.base);
+    if (base.requires_grad() && base.is_leaf()) {
+      throw AutogradError(
+          fmt::format("{}: a view of a leaf that requires a gradient cannot be changed in place while the tape "
+                      "records; use NoGradGuard: {}",
+                      op, describe(self)));
+    }
+    tracked = tracked || base.requires_grad();
   }
-  tracked = tracked || base.requires_grad();
   if (tracked && i.multi_view) {
     throw AutogradError(
-        fmt::format("{}: a piece made by split, chunk or unbind, or a view of one, cannot be changed in place "
-                    "while the tape records; clone() it first: {}",
+        fmt::format("{}: a piece made by split, chunk, unbind, scatter or broadcast, or a view of one, cannot "
+                    "be changed in place while the tape records; clone() it first: {}",
                     op, describe(self)));
   }
   if (tracked && i.no_grad_view) {

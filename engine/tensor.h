@@ -44,7 +44,7 @@ class TensorImpl : public RefCounted<TensorImpl> {
   bool contiguous = true;
   bool requires_grad = false;
   bool no_grad_view = false;  ///< a view that was made under no_grad
-  bool multi_view = false;    ///< one of several views made by one op, or a view of such a one
+  bool multi_view = false;    ///< one of several that one op made of shared memory, or a view of such a one
   bool exclusive = false;     ///< shares its storage, but its elements belong to it alone
   std::uint32_t history = 0;  ///< of a base: how often its history was rewritten; of a view: the count it has seen
   Ref<TensorImpl> base;       ///< of a view: the tensor whose memory it shows, never itself a view

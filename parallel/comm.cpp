@@ -42,6 +42,12 @@ bool any_needs_grad(std::span<const Tensor> tensors) {
   return any;
 }
 
+/// An output that shares memory with an input, or could: in-place changes would reach the input behind the tape's back.
+void add_piece(Node& node, Tensor& t) {
+  node.add_output(t);
+  t.impl()->multi_view = true;
+}
+
 /// Where tensors lie in flat buffers, one per dtype: each at a multiple of 64 bytes.
 class Slots {
  public:
@@ -167,7 +173,7 @@ std::vector<Tensor> scatter(const Tensor& x, const std::vector<Device>& devices,
     };
     const Ref<Node> node = comm_node("scatter", false, ledger, std::move(backward));
     node->add_input(x);
-    for (Tensor& chunk : chunks) node->add_output(chunk);
+    for (Tensor& chunk : chunks) add_piece(*node, chunk);
   }
   return chunks;
 }
@@ -280,7 +286,7 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
     for (std::size_t j : tracked) node->add_input(other[j]);
   }
   for (std::vector<Tensor>& device : copies) {
-    for (std::size_t j : tracked) node->add_output(device[j]);
+    for (std::size_t j : tracked) add_piece(*node, device[j]);
   }
 }
 

@@ -97,11 +97,11 @@ TEST_CASE("autograd: pieces of split and unbind do not change while the tape rec
   ON_EVERY_DEVICE(on);
   const Tensor x = leaf({1, 2, 3, 4}, {2, 2});
   const Tensor y = x * 1;
-  CHECK_ERROR(unbind(y)[0].mul_(2), AutogradError, "split, chunk or unbind");
-  CHECK_ERROR(y.split(1)[1].add_(1), AutogradError, "split, chunk or unbind");
-  CHECK_ERROR(y.chunk(2, 1)[0].fill_(1), AutogradError, "split, chunk or unbind");
+  CHECK_ERROR(unbind(y)[0].mul_(2), AutogradError, "split, chunk, unbind");
+  CHECK_ERROR(y.split(1)[1].add_(1), AutogradError, "split, chunk, unbind");
+  CHECK_ERROR(y.chunk(2, 1)[0].fill_(1), AutogradError, "split, chunk, unbind");
   // pytorch issue 36608: a view of a piece.
-  CHECK_ERROR(unbind(y)[0].narrow(0, 0, 2).mul_(2), AutogradError, "split, chunk or unbind");
+  CHECK_ERROR(unbind(y)[0].narrow(0, 0, 2).mul_(2), AutogradError, "split, chunk, unbind");
   CHECK(has_values(y, {1, 2, 3, 4}));
 
   Tensor plain = f64({1, 2, 3, 4}, {2, 2});
