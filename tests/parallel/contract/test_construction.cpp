@@ -114,8 +114,7 @@ TEST_CASE("A4: the functional form wants devices", "[contract]") {
 TEST_CASE("A5: neither form moves the module", "[contract]") {
   ON_EVERY_DEVICE(on);
   Scale model;
-  for (const int k : {1, 2}) {
-    const std::vector<Device> devices{k == 1 ? std::vector{on(1)} : std::vector{on(1), on(0)}};
+  for (const std::vector<Device>& devices : {std::vector{on(1)}, std::vector{on(1), on(0)}}) {
     DataParallel net(model, devices);
     CHECK(model.w.device() == on(0));
     check_error<DeviceError>([&] { net(ones({2})); }, {"'w'", str(on(0)), str(on(1))});
