@@ -83,7 +83,8 @@ TEST_CASE("F4: reduce_add sums in the order of devices, to any of them", "[contr
       {"device 1", "(3)", "(2)"});
 }
 
-TEST_CASE("F5: coalesced sums keep order and dtype, and have versions of their own", "[contract]") {
+TEST_CASE("F5, upstream-comm-reduce_add_coalesced: coalesced sums keep order and dtype, and have versions of their own",
+          "[contract]") {
   ON_EVERY_DEVICE(on);
   const std::vector<Tensor> at_home{integers({2, 3}), integers({4}, 1, kInt64), integers({}, 2, kFloat32)};
   std::vector<std::vector<Tensor>> rows{at_home, {}};

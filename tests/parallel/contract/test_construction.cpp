@@ -1,7 +1,9 @@
 // What a DataParallel is made of and what a call does: rows A1 to A15 of the behaviour table.
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -153,6 +155,23 @@ TEST_CASE("A7: a single chunk runs in the calling thread, and is still gathered"
   CHECK(sum.sizes() == Shape{1});
   CHECK(values(sum) == std::vector<double>{12});
   CHECK(threads.values == std::vector<std::thread::id>{std::this_thread::get_id()});
+}
+
+TEST_CASE("A8: the ledger tells how long a device waited for the slowest", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  DataParallel net(model, on.first(2));
+  const auto slow = [](Scale& m, const Tensor& x) {
+    if (parallel::current_replica().index == 1) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return m(x);
+  };
+  net.invoke(slow, ones({2}));  // what the first call makes for good takes time on both
+  net.ledger().clear();
+  for (int i = 0; i < 2; ++i) net.invoke(slow, ones({2}));
+  std::map<Device, double> waited;
+  for (const auto& t : net.ledger().totals()) waited[t.device] += t.wait_seconds;
+  CHECK(waited[on(0)] > 0.035);
+  CHECK(waited[on(1)] < waited[on(0)]);
 }
 
 TEST_CASE("A9: a parameter or buffer elsewhere is named, parameters first", "[contract]") {

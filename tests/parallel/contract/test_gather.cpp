@@ -117,7 +117,8 @@ TEST_CASE("E6: maps of other sizes or keys are refused", "[contract]") {
   check_error<ValueError>([&] { net.invoke(other_size, ones({2})); }, {"out"});
 }
 
-TEST_CASE("E7: lists, tuples and structs are gathered element by element", "[contract]") {
+TEST_CASE("E7, upstream-comm-gather_namedtuple: lists, tuples and structs are gathered element by element",
+          "[contract]") {
   ON_EVERY_DEVICE(on);
   Scale model;
   DataParallel net(model, on.first(2));

@@ -289,7 +289,7 @@ struct Recurrent : nn::Module {
 };
 }  // namespace
 
-TEST_CASE("C11: a recurrent module has one device's gradients, step after step", "[contract]") {
+TEST_CASE("C11, upstream-2: a recurrent module has one device's gradients, step after step", "[contract]") {
   ON_EVERY_DEVICE(on);
   Recurrent one;
   one.to(kFloat64);

@@ -171,7 +171,8 @@ TEST_CASE("B7: arguments come from the host and from any device, with any stride
   }
 }
 
-TEST_CASE("B8: tuples, lists, maps and structs are walked, and keep their types", "[contract]") {
+TEST_CASE("B8, upstream-comm-scatter_namedtuple: tuples, lists, maps and structs are walked, and keep their types",
+          "[contract]") {
   ON_EVERY_DEVICE(on);
   using Tree = std::tuple<std::vector<Tensor>, Batch, std::pair<Tensor, std::optional<Tensor>>>;
   const Tensor x = tensor({1.0, 2.0, 3.0});

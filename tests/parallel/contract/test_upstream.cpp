@@ -179,7 +179,7 @@ TEST_CASE("upstream-13: an embedding's gradient is one device's", "[contract]") 
   CHECK(values(model.weight.grad()) == std::vector<double>{1, 1, 2, 2, 0, 0, 1, 1});
 }
 
-TEST_CASE("upstream-14, 15: nested arguments and results", "[contract]") {
+TEST_CASE("upstream-14, upstream-15: nested arguments and results", "[contract]") {
   ON_EVERY_DEVICE(on);
   Scale model;
   DataParallel net(model, on.first(2));
@@ -230,7 +230,7 @@ TEST_CASE("upstream-18: a gradient penalty built in a function", "[contract]") {
   CHECK_FALSE(model.bias.grad().defined());
 }
 
-TEST_CASE("upstream-19, 20: half of a scattered tensor's gradient", "[contract]") {
+TEST_CASE("upstream-19, upstream-20: half of a scattered tensor's gradient", "[contract]") {
   ON_EVERY_DEVICE(on);
   for (const Device home : {cpu(), on(0)}) {
     Tensor x = integers({4, 4}).to(home).requires_grad_();
@@ -242,7 +242,7 @@ TEST_CASE("upstream-19, 20: half of a scattered tensor's gradient", "[contract]"
   }
 }
 
-TEST_CASE("upstream-22, 23: gather to the host and to a device", "[contract]") {
+TEST_CASE("upstream-22, upstream-23: gather to the host and to a device", "[contract]") {
   ON_EVERY_DEVICE(on);
   for (const Device home : {cpu(), on(0)}) {
     Tensor a = scalar_tensor(2, kFloat64).requires_grad_();
@@ -256,7 +256,7 @@ TEST_CASE("upstream-22, 23: gather to the host and to a device", "[contract]") {
   }
 }
 
-TEST_CASE("upstream-25, 26: replicas with parameters and buffers equal the module", "[contract]") {
+TEST_CASE("upstream-25, upstream-26: replicas with parameters and buffers equal the module", "[contract]") {
   ON_EVERY_DEVICE(on);
   nn::BatchNorm2d model(3);
   model.running_mean.fill_(4);
@@ -369,7 +369,7 @@ TEST_CASE("upstream-32: a module's output equals the direct call, in every float
   }
 }
 
-TEST_CASE("upstream-33 to 36: empty containers next to a tensor", "[contract]") {
+TEST_CASE("upstream-33, upstream-34, upstream-35, upstream-36: empty containers next to a tensor", "[contract]") {
   ON_EVERY_DEVICE(on);
   Scale model;
   DataParallel net(model, on.first(2));

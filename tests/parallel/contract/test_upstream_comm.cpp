@@ -52,7 +52,7 @@ TEST_CASE("upstream-cpp-DataParallelUsesAllAvailableCUDADevices: replica i runs 
   CHECK(values(net.invoke(index, zeros({10}))) == std::vector<double>{0, 1, 2, 3});
 }
 
-TEST_CASE("upstream-cpp-DataParallelPlacesTheOutputOnTheRequestedDevice, for one device too", "[contract]") {
+TEST_CASE("upstream-cpp-DataParallelPlacesTheOutputOnTheRequestedDevice: for one device too", "[contract]") {
   ON_EVERY_DEVICE(on);
   Scale model;
   for (const int k : {1, 2}) {
@@ -169,8 +169,7 @@ TEST_CASE("upstream-comm-scatter: given sizes, and what is refused", "[contract]
   const auto parts = parallel::scatter(x, on.first(2), {2, 4});
   CHECK(parts[0].data_ptr() == x.data_ptr());
   CHECK(equal(parts[1].to(on(0)), x.narrow(0, 2, 4)));
-  check_error<ValueError>([&] { parallel::scatter(x, on.first(2), {6}); },
-                          {"1 chunks", "2 devices"});
+  check_error<ValueError>([&] { parallel::scatter(x, on.first(2), {6}); }, {"1 chunks", "2 devices"});
   check_error<ValueError>([&] { parallel::scatter(x, on.first(2), {2, 3}); }, {"5 elements", "(6, 2)"});
   check_error<ValueError>([&] { parallel::scatter(x, {}); }, {"empty"});
   check_error<ShapeError>([&] { parallel::scatter(zeros({}), on.first(2), {1, 1}); }, {"0-dim"});
