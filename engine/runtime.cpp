@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -54,10 +56,16 @@ DeviceState::DeviceState(Device d)
 const Device* Worker::current() { return worker_device; }
 
 void Worker::submit(std::function<void()> job) {
+  static std::atomic<bool> forked{false};
+  if (forked) {
+    throw Error("this process was forked after Tandem had started a thread for " + str(device_) +
+                " or another device, and has no such threads: use devices in the parent alone, or exec() a program");
+  }
   {
     const std::scoped_lock lock(mutex_);
     jobs_.push_back(std::move(job));
     if (!started_) {
+      [[maybe_unused]] static const int noticing = pthread_atfork(nullptr, nullptr, [] { forked = true; });
       // Detached, and its state never destroyed: a program may exit at any time without waiting for idle workers.
       std::thread(&Worker::loop, this).detach();
       started_ = true;

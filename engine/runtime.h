@@ -44,7 +44,8 @@ bool poison_memory();
 class Worker {
  public:
   explicit Worker(Device device) : device_(device) {}
-  /// Runs `job` after those submitted before. `job` must not throw.
+  /// Runs `job` after those submitted before. `job` must not throw. Error in a process that was forked after a worker
+  /// had started: threads do not survive that, and the job would wait forever.
   void submit(std::function<void()> job);
   /// The device whose worker the calling thread is, or null.
   static const Device* current();

@@ -103,7 +103,7 @@ std::string explain_call(const nn::Module& module, const NamedTensors& arguments
     start += plan.rows[i];
   }
   const std::vector<BucketPlan> buckets = store.explain(tensors_of(module), plan.devices.size());
-  text += fmt::format("parameters and buffers: {} buckets, by {}\n", buckets.size(), transport.name());
+  text += fmt::format("parameters and buffers: {} buckets, by {}\n", buckets.size(), transport.description());
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     text += fmt::format("  bucket {}: {} tensors, {} {} elements, {}; {} bytes to copy\n", b, buckets[b].tensors,
                         buckets[b].elements, name_of(buckets[b].dtype),

@@ -206,7 +206,7 @@ class DataParallel {
     check_options(options_);
     transport_ = make_transport(devices_, options_.transport);
     store_ = std::make_shared<ReplicaStore>(devices_, transport_, options_.bucket_bytes);
-    ledger_->note("transport", transport_->name());
+    ledger_->note("transport", transport_->description());
   }
 
   std::unique_ptr<M> owned_;

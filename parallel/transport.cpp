@@ -13,9 +13,10 @@ using kernels::cuda::Collectives;
 /// Copies, straight or by way of the host.
 class CopyTransport final : public Transport {
  public:
-  explicit CopyTransport(bool by_host) : by_host_(by_host) {}
+  explicit CopyTransport(bool by_host, std::string why = {}) : by_host_(by_host), why_(std::move(why)) {}
 
   const char* name() const override { return by_host_ ? "host" : "copies"; }
+  std::string description() const override { return why_.empty() ? name() : name() + (", since " + why_); }
 
   void broadcast(const Tensor& from, std::span<const Tensor> to) const override {
     const Tensor source = by_host_ && from.device().type != DeviceType::CPU ? moved(from, cpu()) : from;
@@ -49,6 +50,7 @@ class CopyTransport final : public Transport {
   }
 
   bool by_host_;
+  std::string why_;
 };
 
 std::byte* bytes(const Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); }
@@ -165,7 +167,10 @@ TransportPtr make_transport(const std::vector<Device>& devices, TransportKind ki
   }
   for (const Device from : devices) {
     for (const Device to : devices) {
-      if (route_between(from, to) == Route::ThroughHost) return host_transport();
+      if (route_between(from, to) == Route::ThroughHost) {
+        return std::make_shared<const CopyTransport>(true,
+                                                     str(from) + " and " + str(to) + " do not use each other's memory");
+      }
     }
   }
   return copy_transport();

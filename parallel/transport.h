@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "../engine/tensor.h"
@@ -20,6 +21,8 @@ class Transport {
 
   /// "copies", "host" or "NCCL".
   virtual const char* name() const = 0;
+  /// Its name and, where that is not what one would expect, why it was chosen.
+  virtual std::string description() const { return name(); }
   /// Each of `to` becomes `from`, which has its sizes and dtype; contiguous, on different devices.
   virtual void broadcast(const Tensor& from, std::span<const Tensor> to) const = 0;
 

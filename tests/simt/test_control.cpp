@@ -8,7 +8,7 @@
 #include "../../kernels/error.h"
 #include "../../kernels/simt/control.h"
 #include "../catch.h"
-#include "child.h"
+#include "../child.h"
 #include "simulated.h"
 
 using namespace tandem;

@@ -9,7 +9,7 @@
 
 #include "../../kernels/cuda/launch.h"
 #include "../../kernels/simt/control.h"
-#include "child.h"
+#include "../child.h"
 #include "simulated.h"
 
 using namespace tandem;

@@ -4,7 +4,7 @@
 
 #include "../../kernels/simt/control.h"
 #include "../catch.h"
-#include "child.h"
+#include "../child.h"
 
 using namespace tandem;
 using parallel::Link;
@@ -21,6 +21,32 @@ TEST_CASE("links: only cuda:0 and cuda:1 are peers", "[.]") {
     CHECK(links[i].route == wanted[i]);
     CHECK(links[i].fault == "");
   }
+}
+
+TEST_CASE("links: a DataParallel over GPUs that are no peers", "[.]") {
+  if (!is_child()) return;
+  const DefaultDeviceGuard home(cuda(0));
+  nn::Sequential model(nn::Linear(3, 2));
+  const Tensor x = randn({4, 3});
+  const Tensor wanted = model(x).detach();
+  model(x).sum().backward();
+  const std::vector<double> gradient = model.parameters()[0].grad().to_vector();
+  model.zero_grad();
+  parallel::DataParallel net(model, {cuda(0), cuda(1), cuda(2)});
+  CHECK(net.transport().name() == std::string("host"));
+  CHECK_THAT(net.ledger().table(), ContainsSubstring("host, since cuda:0 and cuda:2 do not use each other's"));
+  const Tensor y = net(x);
+  CHECK(allclose(y, wanted));
+  y.sum().backward();
+  CHECK(allclose(model.parameters()[0].grad(), from_vector(gradient, {2, 3}).to(kFloat32).to(cuda(0))));
+}
+
+TEST_CASE("links: a DataParallel goes through the host where GPUs are no peers, and says why") {
+  // NCCL, which needs no peers, is out of the question where two devices are on one GPU.
+  const Child child = run_child("links: a DataParallel over GPUs that are no peers",
+                                {{"TANDEM_SIM_PEERS", "none"}, {"TANDEM_DEVICES_PER_GPU", "2"}});
+  CAPTURE(child.output);
+  CHECK(child.passed());
 }
 
 TEST_CASE("links: without peer access copies arrive all the same") {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "../catch.h"
+#include "catch.h"
 
 struct Child {
   int status;  ///< as of waitpid
