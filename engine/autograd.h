@@ -116,6 +116,10 @@ class GradContext {
   /// Gives the gradient of input i. Unset ones stay undefined, which means that there is none.
   void set(std::size_t i, Tensor grad) { inputs_[i] = std::move(grad); }
   const Node& node() const { return node_; }
+  /// The gradients that were set are still being made, beside whatever the devices do next. They are left alone until
+  /// `finish` has been called, which is when there is nothing else to do.
+  void finish_with(std::function<void()> finish) { finish_ = std::move(finish); }
+  std::function<void()> take_finish() { return std::move(finish_); }
   /// Lets go of the gradient of output i, so that its memory can be used again.
   Tensor take_grad(std::size_t i = 0) { return std::move(outputs_[i]); }
   /// Whether gradients go to the .grad of leaves, or only to the inputs that grad() was asked for.
@@ -127,6 +131,7 @@ class GradContext {
   std::span<Tensor> inputs_;
   std::span<const bool> needed_;
   bool to_leaves_;
+  std::function<void()> finish_;
 };
 
 /// A tensor kept for backward, with the version that it had.

@@ -85,6 +85,18 @@ class BackwardRun {
     inner_.grad_enabled = options.create_graph;
   }
 
+  ~BackwardRun() {
+    // After a failure: the devices still use the gradients.
+    for (const Unfinished& u : unfinished_) {
+      try {
+        u.finish();
+      } catch (const Error&) {  // one failure is enough
+      }
+    }
+  }
+  BackwardRun(const BackwardRun&) = delete;
+  BackwardRun& operator=(const BackwardRun&) = delete;
+
   void add_root(const Edge& edge, Tensor gradient) {
     roots_.push_back(edge);
     gradients_.push_back(std::move(gradient));
@@ -122,6 +134,15 @@ class BackwardRun {
     Tensor grad;               ///< of output 0
     std::vector<Tensor> more;  ///< of the others
     std::vector<Part> parts;   ///< while several devices run: added up in the order of one device when complete
+  };
+  struct Result {
+    std::vector<Tensor> grads;
+    std::function<void()> finish;  ///< of GradContext::finish_with
+  };
+  struct Unfinished {
+    std::uint32_t slot;
+    std::vector<Tensor> grads;
+    std::function<void()> finish;
   };
   struct Capture {
     Edge edge;
@@ -220,7 +241,7 @@ class BackwardRun {
   }
 
   /// Runs one node and returns the gradients of its inputs.
-  std::vector<Tensor> run_node(Slot& slot) {
+  Result run_node(Slot& slot) {
     Node& node = *slot.node;
     // Leaves may be shared by graphs that run at the same time; their accumulators lock.
     if (!node.is_accumulator() && node.busy_.exchange(true, std::memory_order_acquire)) {
@@ -251,8 +272,9 @@ class BackwardRun {
       if (c.edge.node.get() == &node) *c.into = grad_at(slot, c.edge.index);
     }
     const std::size_t inputs = node.next().size();
-    std::vector<Tensor> result(inputs);
-    if (!slot.needed || (node.is_accumulator() && !to_leaves_)) return result;
+    Result all{std::vector<Tensor>(inputs), {}};
+    std::vector<Tensor>& result = all.grads;
+    if (!slot.needed || (node.is_accumulator() && !to_leaves_)) return all;
 
     bool any = slot.grad.defined();
     for (const Tensor& g : slot.more) any = any || g.defined();
@@ -277,12 +299,15 @@ class BackwardRun {
       if (outputs == 1) {
         GradContext c(node, {&slot.grad, 1}, result, {needed, inputs}, to_leaves_);
         node.apply(c);
+        all.finish = c.take_finish();
       } else {
         std::vector<Tensor> grads(outputs);
         for (std::uint32_t i = 0; i < outputs; ++i) grads[i] = std::move(grad_at(slot, i));
         GradContext c(node, grads, result, {needed, inputs}, to_leaves_);
         node.apply(c);
+        all.finish = c.take_finish();
       }
+      if (all.finish && inner_.anomaly) std::exchange(all.finish, {})();
       for (std::size_t i = 0; i < inputs; ++i) {
         if (!result[i].defined()) continue;
         if (!node.next()[i]) {
@@ -303,7 +328,7 @@ class BackwardRun {
       node.release();
       node.released_ = true;
     }
-    return result;
+    return all;
   }
 
   /// Costs nothing when nobody observes.
@@ -315,15 +340,27 @@ class BackwardRun {
     std::vector<Ready> heap;
     for (std::uint32_t s : ready_roots()) heap.push_back({priority(*slots_[s].node), s});
     std::make_heap(heap.begin(), heap.end());
-    while (!heap.empty()) {
+    const auto on_ready = [&](std::uint32_t next) {
+      heap.push_back({priority(*slots_[next].node), next});
+      std::push_heap(heap.begin(), heap.end());
+    };
+    while (!heap.empty() || !unfinished_.empty()) {
+      if (heap.empty()) {
+        Unfinished u = std::move(unfinished_.back());
+        unfinished_.pop_back();
+        u.finish();
+        deliver(u.slot, u.grads, on_ready);
+        continue;
+      }
       std::pop_heap(heap.begin(), heap.end());
       const std::uint32_t number = heap.back().slot;
       heap.pop_back();
-      std::vector<Tensor> grads = run_node(slots_[number]);
-      deliver(number, grads, [&](std::uint32_t next) {
-        heap.push_back({priority(*slots_[next].node), next});
-        std::push_heap(heap.begin(), heap.end());
-      });
+      Result result = run_node(slots_[number]);
+      if (result.finish) {
+        unfinished_.push_back({number, std::move(result.grads), std::move(result.finish)});
+      } else {
+        deliver(number, result.grads, on_ready);
+      }
     }
     if (inner_.observer) inner_.observer->span("backward", devices_.front(), begin, mark(devices_.front()), 0);
   }
@@ -389,25 +426,42 @@ class BackwardRun {
     const ContextGuard guard(inner_);
     const TimeMark begin = mark(q.device);
     std::unique_lock lock(mutex_);
-    while (!q.heap.empty() && !error_) {
-      std::pop_heap(q.heap.begin(), q.heap.end());
-      const std::uint32_t number = q.heap.back().slot;
-      q.heap.pop_back();
+    // What others have not finished is left to the last that still works.
+    while ((!q.heap.empty() || (active_ == 1 && !unfinished_.empty())) && !error_) {
+      std::uint32_t number = 0;
+      Result result;
+      const bool is_node = !q.heap.empty();
+      if (is_node) {
+        std::pop_heap(q.heap.begin(), q.heap.end());
+        number = q.heap.back().slot;
+        q.heap.pop_back();
+      } else {
+        number = unfinished_.back().slot;
+        result = {std::move(unfinished_.back().grads), std::move(unfinished_.back().finish)};
+        unfinished_.pop_back();
+      }
       lock.unlock();
-      std::vector<Tensor> grads;
       std::exception_ptr error;
       try {
-        grads = run_node(slots_[number]);
+        if (is_node) {
+          result = run_node(slots_[number]);
+        } else {
+          std::exchange(result.finish, {})();
+        }
       } catch (...) {
         error = std::current_exception();
       }
       lock.lock();
-      --left_;
+      if (is_node) --left_;
       if (error) {
         if (!error_) error_ = error;
         break;
       }
-      deliver(number, grads, [this](std::uint32_t next) { enqueue(next); });
+      if (result.finish) {
+        unfinished_.push_back({number, std::move(result.grads), std::move(result.finish)});
+      } else {
+        deliver(number, result.grads, [this](std::uint32_t next) { enqueue(next); });
+      }
     }
     if (inner_.observer) inner_.observer->span("backward", q.device, begin, mark(q.device), 0);
     q.active = false;
@@ -427,6 +481,7 @@ class BackwardRun {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> edge_slots_;
   std::vector<Device> devices_;
+  std::vector<Unfinished> unfinished_;
   bool parallel_ = false;
 
   std::mutex mutex_;

@@ -1,6 +1,7 @@
 #include "time_mark.h"
 
 #include <chrono>
+#include <utility>
 
 #include "error.h"
 #include "runtime.h"
@@ -19,6 +20,9 @@ TimeMark::TimeMark(Device device) noexcept : ns_(now_ns()) {
   } catch (const Error&) {  // the device has failed: ns_ is all there is
   }
 }
+
+TimeMark::TimeMark(kernels::cuda::Mark mark)
+    : ns_(now_ns()), mark_(std::make_shared<const kernels::cuda::Mark>(std::move(mark))) {}
 
 bool TimeMark::passed() const noexcept {
   try {

@@ -21,6 +21,7 @@ class TimeMark {
   /// Where the device has failed, the present.
   explicit TimeMark(Device device) noexcept;
   explicit TimeMark(std::int64_t ns) : ns_(ns) {}
+  explicit TimeMark(kernels::cuda::Mark mark);
 
   /// Whether the device has got there.
   bool passed() const noexcept;

@@ -4,7 +4,7 @@
 //
 // Order: all that an operation does with a device's memory happens in the order of its compute stream. Copies run on
 // other streams, which wait for the compute streams of both ends, and which these wait for; so memory may be handed out
-// again as soon as its last operation is queued.
+// again as soon as its last operation is queued. The exception is what Collectives has started and not finished.
 //
 // Every function throws CudaError when the device or the driver fails, unless it says noexcept.
 
@@ -55,10 +55,11 @@ void synchronize(Queue& queue);
 /// The index fault that kernels met so far, as far as they have run; once. `fault.set` says whether there is one.
 FaultReport take_fault(Queue& queue);
 
-/// A point in the compute stream of a device, and when the device passed it.
+/// A point in a stream of a device, and when the device passed it.
 class Mark {
  public:
-  explicit Mark(Queue& queue);
+  enum class Lane { Compute, Communication };
+  explicit Mark(Queue& queue, Lane lane = Lane::Compute);
   ~Mark();
   Mark(Mark&&) noexcept;
   Mark& operator=(Mark&&) noexcept;
@@ -91,7 +92,15 @@ class Collectives {
     std::int64_t count;
     DType dtype;
   };
-  void reduce(const std::vector<Sum>& sums);
+  /// When a rank began and ended its part.
+  struct Span {
+    Mark begin, end;
+  };
+  /// Queues the sums after what was queued so far; what is queued later runs beside them, until finish(). Before that
+  /// nobody uses the sums or gives the memory of the parts to others. A span per rank if `timed`.
+  std::vector<Span> start_reduce(const std::vector<Sum>& sums, bool timed);
+  /// What is queued from now on runs after all that was started.
+  void finish();
 
  private:
   struct State;

@@ -29,7 +29,7 @@ void synchronize(Queue&) { refuse(); }
 FaultReport take_fault(Queue&) { refuse(); }
 
 struct Mark::State {};
-Mark::Mark(Queue&) { refuse(); }
+Mark::Mark(Queue&, Lane) { refuse(); }
 Mark::~Mark() = default;
 Mark::Mark(Mark&&) noexcept = default;
 Mark& Mark::operator=(Mark&&) noexcept = default;

@@ -240,7 +240,110 @@ Tensor gather(std::span<const Tensor> tensors, Device device, std::int64_t dim, 
   return out;
 }
 
-// ---- broadcast and reduce
+// ---- reduce
+
+namespace {
+
+/// The defined ones among per_device[i][j] for one j, in the order of devices, checked to be alike.
+std::vector<Tensor> contributions(std::span<const std::vector<Tensor>> per_device, std::size_t j) {
+  std::vector<Tensor> found;
+  for (std::size_t i = 0; i < per_device.size(); ++i) {
+    const Tensor& t = per_device[i][j];
+    if (!t.defined()) continue;
+    if (!found.empty() && (t.sizes() != found[0].sizes() || t.dtype() != found[0].dtype())) {
+      throw ShapeError(fmt::format("reduce_add: tensor {} of device {} is {}, wanted one like {}", j, i, describe(t),
+                                   describe(found[0])));
+    }
+    found.push_back(t);
+  }
+  return found;
+}
+
+/// Sums on every device. Where there is a `finish`, they are there once it has been called.
+struct Sums {
+  std::vector<std::vector<Tensor>> values;
+  std::function<void()> finish;
+};
+
+Sums start_sums(std::span<const std::vector<Tensor>> per_device, const std::vector<Device>& devices,
+                const LedgerPtr& ledger, const TransportPtr& transport) {
+  if (per_device.empty()) throw ValueError("reduce_add: there are no tensors");
+  if (devices.empty()) throw ValueError("reduce_add: the list of devices is empty");
+  std::deque<PhaseScope> scopes;
+  for (const Device d : devices) scopes.emplace_back(ledger.get(), Phase::Reduce, d);
+  const std::size_t n = per_device[0].size();
+  std::vector<std::vector<Tensor>> parts;
+  bool recorded = false;
+  for (std::size_t j = 0; j < n; ++j) {
+    parts.push_back(contributions(per_device, j));
+    for (const Tensor& t : parts.back()) {
+      recorded = recorded || needs_grad(t);
+      scopes[0].reads(t);
+    }
+  }
+  Sums result{{devices.size(), std::vector<Tensor>(n)}, {}};
+  std::vector<std::vector<Tensor>>& sums = result.values;
+  if (recorded) {
+    for (std::size_t j = 0; j < n; ++j) {
+      Tensor& sum = sums[0][j];
+      for (const Tensor& t : parts[j]) sum = sum.defined() ? add(sum, to(t, devices[0])) : to(t, devices[0]);
+      for (std::size_t d = 1; d < devices.size() && sum.defined(); ++d) sums[d][j] = to(sum, devices[d]);
+    }
+    return result;
+  }
+  Slots slots;
+  for (const auto& p : parts) {
+    if (!p.empty()) slots.add(p[0]);
+  }
+  std::vector<Transport::Reduction> reductions;
+  std::vector<std::vector<Tensor>> buffers;  // by dtype, then device
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    const std::vector<Tensor> own = slots.buffers(devices[d]);
+    buffers.resize(own.size());
+    for (std::size_t b = 0; b < own.size(); ++b) {
+      buffers[b].push_back(own[b]);
+      if (d > 0) scopes[d].reads(buffers[b][0]);
+    }
+    std::vector<Tensor> places = slots.tensors(own);
+    for (std::size_t j = 0, next = 0; j < n; ++j) {
+      if (!parts[j].empty()) sums[d][j] = std::move(places[next++]);
+    }
+  }
+  for (std::size_t j = 0; j < n; ++j) {
+    if (!parts[j].empty()) reductions.push_back({sums[0][j], std::move(parts[j])});
+  }
+  const bool timed = ledger != nullptr;
+  Transport::Started started = devices.size() == 1 ? transport->start_reduce(reductions, timed)
+                                                   : transport->start_all_reduce(reductions, buffers, timed);
+  for (std::size_t d = 0; d < devices.size() && !started.times.empty(); ++d) {
+    scopes[d].ran_beside(started.times[d].first, started.times[d].second);
+  }
+  result.finish = std::move(started.finish);
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::vector<Tensor>> all_reduce_coalesced(std::span<const std::vector<Tensor>> per_device,
+                                                      const std::vector<Device>& devices, const LedgerPtr& ledger,
+                                                      const TransportPtr& transport) {
+  Sums sums = start_sums(per_device, devices, ledger, transport);
+  if (sums.finish) sums.finish();
+  return std::move(sums.values);
+}
+
+std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
+                                         const LedgerPtr& ledger, const TransportPtr& transport) {
+  return std::move(all_reduce_coalesced(per_device, {device}, ledger, transport)[0]);
+}
+
+Tensor reduce_add(std::span<const Tensor> tensors, Device device) {
+  std::vector<std::vector<Tensor>> rows;
+  for (const Tensor& t : tensors) rows.push_back({t});
+  return reduce_add_coalesced(rows, device)[0];
+}
+
+// ---- broadcast
 
 void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<Tensor>>& copies,
                       const LedgerPtr& ledger, const TransportPtr& transport,
@@ -272,13 +375,14 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
     for (std::size_t i = 0; i < k; ++i) {
       for (std::size_t j = 0; j < n; ++j) grads[i].push_back(c.take_grad(i * n + j));
     }
-    auto sums = all_reduce_coalesced(grads, devices, ledger, transport);
+    Sums sums = start_sums(grads, devices, ledger, transport);
     grads.clear();
     for (std::size_t d = 0; d < devices.size(); ++d) {
       for (std::size_t j = 0; j < n; ++j) {
-        if (c.needs(d * n + j)) c.set(d * n + j, std::move(sums[d][j]));
+        if (c.needs(d * n + j)) c.set(d * n + j, std::move(sums.values[d][j]));
       }
     }
+    if (sums.finish) c.finish_with(std::move(sums.finish));
   };
   const Ref<Node> node = comm_node("broadcast", true, ledger, std::move(backward));
   for (std::size_t j : tracked) node->add_input(tensors[j]);
@@ -331,91 +435,6 @@ std::vector<Tensor> broadcast(const Tensor& x, const std::vector<Device>& device
   std::vector<Tensor> out;
   for (std::vector<Tensor>& copy : broadcast_coalesced(std::span(&x, 1), devices)) out.push_back(std::move(copy[0]));
   return out;
-}
-
-namespace {
-
-/// The defined ones among per_device[i][j] for one j, in the order of devices, checked to be alike.
-std::vector<Tensor> contributions(std::span<const std::vector<Tensor>> per_device, std::size_t j) {
-  std::vector<Tensor> found;
-  for (std::size_t i = 0; i < per_device.size(); ++i) {
-    const Tensor& t = per_device[i][j];
-    if (!t.defined()) continue;
-    if (!found.empty() && (t.sizes() != found[0].sizes() || t.dtype() != found[0].dtype())) {
-      throw ShapeError(fmt::format("reduce_add: tensor {} of device {} is {}, wanted one like {}", j, i, describe(t),
-                                   describe(found[0])));
-    }
-    found.push_back(t);
-  }
-  return found;
-}
-
-}  // namespace
-
-std::vector<std::vector<Tensor>> all_reduce_coalesced(std::span<const std::vector<Tensor>> per_device,
-                                                      const std::vector<Device>& devices, const LedgerPtr& ledger,
-                                                      const TransportPtr& transport) {
-  if (per_device.empty()) throw ValueError("reduce_add: there are no tensors");
-  if (devices.empty()) throw ValueError("reduce_add: the list of devices is empty");
-  std::deque<PhaseScope> scopes;
-  for (const Device d : devices) scopes.emplace_back(ledger.get(), Phase::Reduce, d);
-  const std::size_t n = per_device[0].size();
-  std::vector<std::vector<Tensor>> parts;
-  bool recorded = false;
-  for (std::size_t j = 0; j < n; ++j) {
-    parts.push_back(contributions(per_device, j));
-    for (const Tensor& t : parts.back()) {
-      recorded = recorded || needs_grad(t);
-      scopes[0].reads(t);
-    }
-  }
-  std::vector<std::vector<Tensor>> sums(devices.size(), std::vector<Tensor>(n));
-  if (recorded) {
-    for (std::size_t j = 0; j < n; ++j) {
-      Tensor& sum = sums[0][j];
-      for (const Tensor& t : parts[j]) sum = sum.defined() ? add(sum, to(t, devices[0])) : to(t, devices[0]);
-      for (std::size_t d = 1; d < devices.size() && sum.defined(); ++d) sums[d][j] = to(sum, devices[d]);
-    }
-    return sums;
-  }
-  Slots slots;
-  for (const auto& p : parts) {
-    if (!p.empty()) slots.add(p[0]);
-  }
-  std::vector<Transport::Reduction> reductions;
-  std::vector<std::vector<Tensor>> buffers;  // by dtype, then device
-  for (std::size_t d = 0; d < devices.size(); ++d) {
-    const std::vector<Tensor> own = slots.buffers(devices[d]);
-    buffers.resize(own.size());
-    for (std::size_t b = 0; b < own.size(); ++b) {
-      buffers[b].push_back(own[b]);
-      if (d > 0) scopes[d].reads(buffers[b][0]);
-    }
-    std::vector<Tensor> places = slots.tensors(own);
-    for (std::size_t j = 0, next = 0; j < n; ++j) {
-      if (!parts[j].empty()) sums[d][j] = std::move(places[next++]);
-    }
-  }
-  for (std::size_t j = 0; j < n; ++j) {
-    if (!parts[j].empty()) reductions.push_back({sums[0][j], std::move(parts[j])});
-  }
-  if (devices.size() == 1) {
-    transport->reduce(reductions);
-  } else {
-    transport->all_reduce(reductions, buffers);
-  }
-  return sums;
-}
-
-std::vector<Tensor> reduce_add_coalesced(std::span<const std::vector<Tensor>> per_device, Device device,
-                                         const LedgerPtr& ledger, const TransportPtr& transport) {
-  return std::move(all_reduce_coalesced(per_device, {device}, ledger, transport)[0]);
-}
-
-Tensor reduce_add(std::span<const Tensor> tensors, Device device) {
-  std::vector<std::vector<Tensor>> rows;
-  for (const Tensor& t : tensors) rows.push_back({t});
-  return reduce_add_coalesced(rows, device)[0];
 }
 
 }  // namespace tandem::parallel

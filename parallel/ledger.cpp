@@ -14,22 +14,26 @@ const char* name_of(Phase phase) {
 }
 
 void Ledger::add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes,
-                 std::vector<Device> sources) {
+                 std::vector<Device> sources, bool beside) {
   const std::scoped_lock lock(mutex_);
-  open_.push_back({phase, device, begin, end, bytes, std::move(sources)});
+  open_.push_back({phase, device, begin, end, bytes, std::move(sources), beside});
   settle(false);
 }
 
 void Ledger::settle(bool wait) const {
   for (; !open_.empty() && (wait || open_.front().end.passed()); open_.pop_front()) {
     Open& o = open_.front();
-    const LedgerEntry e{o.phase, o.device, o.begin.time_ns(), o.end.time_ns(), o.bytes, std::move(o.sources)};
+    const LedgerEntry e{o.phase, o.device, o.begin.time_ns(), o.end.time_ns(), o.bytes, std::move(o.sources), o.beside};
     if (entries_.size() == capacity_) entries_.pop_front();
     entries_.push_back(e);
     Sum& sum = sums_[e.device][static_cast<std::size_t>(e.phase)];
     ++sum.calls;
     sum.bytes += e.bytes;
     sum.ns += e.end_ns - e.begin_ns;
+    if (e.beside) {
+      sum.beside_ns += e.end_ns - e.begin_ns;
+      continue;
+    }
     const auto [last, first_time] = last_end_.emplace(e.device, e.begin_ns);
     sum.wait_ns += std::max<std::int64_t>(0, e.begin_ns - last->second);
     last->second = std::max(last->second, e.end_ns);
@@ -71,7 +75,8 @@ std::vector<PhaseTotal> Ledger::totals() const {
       const auto phase = static_cast<Phase>(i);
       const Sum& s = sums[static_cast<std::size_t>(i)];
       if (s.calls == 0) continue;
-      const std::int64_t inside = phase == Phase::Backward ? sums[static_cast<std::size_t>(Phase::Reduce)].ns : 0;
+      const Sum& reduce = sums[static_cast<std::size_t>(Phase::Reduce)];
+      const std::int64_t inside = phase == Phase::Backward ? reduce.ns - reduce.beside_ns : 0;
       all.push_back({phase, device, s.calls, s.bytes, static_cast<double>(s.ns - inside) * 1e-9,
                      static_cast<double>(s.wait_ns) * 1e-9});
     }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,7 @@ struct LedgerEntry {
   std::int64_t end_ns;
   std::int64_t bytes;             ///< that crossed from one device to another, 0 for work inside a device
   std::vector<Device> sources{};  ///< the other devices that they came from
+  bool beside = false;            ///< ran beside the device's other work, on a stream of its own
 };
 
 /// Sums over all entries of one phase on one device.
@@ -39,7 +41,7 @@ struct PhaseTotal {
   Device device;
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
-  double seconds = 0;       ///< Backward: without the Reduce inside it
+  double seconds = 0;       ///< Backward: without the Reduce inside it, unless that ran beside it
   double wait_seconds = 0;  ///< that the device had nothing to do before, since its last entry
 };
 
@@ -52,7 +54,7 @@ class Ledger : public Observer {
   explicit Ledger(std::size_t capacity = 1 << 16) : capacity_(capacity) {}
 
   void add(Phase phase, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes,
-           std::vector<Device> sources = {});
+           std::vector<Device> sources = {}, bool beside = false);
   /// From backward().
   void span(const char* name, Device device, const TimeMark& begin, const TimeMark& end, std::int64_t bytes) override;
   void clear();
@@ -74,7 +76,7 @@ class Ledger : public Observer {
 
  private:
   struct Sum {
-    std::int64_t calls = 0, bytes = 0, ns = 0, wait_ns = 0;
+    std::int64_t calls = 0, bytes = 0, ns = 0, beside_ns = 0, wait_ns = 0;
   };
   struct Open {
     Phase phase;
@@ -82,6 +84,7 @@ class Ledger : public Observer {
     TimeMark begin, end;
     std::int64_t bytes;
     std::vector<Device> sources;
+    bool beside;
   };
   /// Enters what devices have finished, in order; or all, and waits for it. With the lock held.
   void settle(bool wait) const;
@@ -101,7 +104,8 @@ class PhaseScope {
   PhaseScope(Ledger* ledger, Phase phase, Device device)
       : ledger_(ledger), phase_(phase), device_(device), begin_(mark()) {}
   ~PhaseScope() {
-    if (ledger_) ledger_->add(phase_, device_, begin_, mark(), bytes_, std::move(sources_));
+    if (!ledger_) return;
+    ledger_->add(phase_, device_, begin_, end_ ? *end_ : mark(), bytes_, std::move(sources_), end_.has_value());
   }
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
@@ -110,6 +114,11 @@ class PhaseScope {
     if (!ledger_ || t.device() == device_) return;
     bytes_ += static_cast<std::int64_t>(t.nbytes());
     if (std::find(sources_.begin(), sources_.end(), t.device()) == sources_.end()) sources_.push_back(t.device());
+  }
+  /// It was from `begin` to `end`, beside what else the device had to do.
+  void ran_beside(const TimeMark& begin, const TimeMark& end) {
+    begin_ = begin;
+    end_ = end;
   }
 
  private:
@@ -124,6 +133,7 @@ class PhaseScope {
   std::int64_t bytes_ = 0;
   std::vector<Device> sources_;
   TimeMark begin_;
+  std::optional<TimeMark> end_;  ///< of work beside the device's other work
 };
 
 }  // namespace tandem::parallel

@@ -23,7 +23,7 @@ class CopyTransport final : public Transport {
     for (const Tensor& t : to) copy_values(t, source);
   }
 
-  void reduce(std::span<const Reduction> reductions) const override {
+  Started start_reduce(std::span<const Reduction> reductions, bool) const override {
     const NoGradGuard no_grad;
     for (const Reduction& r : reductions) {
       const Device home = r.sum.device();
@@ -35,6 +35,7 @@ class CopyTransport final : public Transport {
         backend(home).binary(stream, kernels::BinaryOp::Add, raw(r.sum), raw(first), raw(next));
       }
     }
+    return {};
   }
 
  private:
@@ -71,19 +72,21 @@ class NcclTransport final : public Transport {
     collectives_->broadcast(data, from.nbytes());
   }
 
-  void reduce(std::span<const Reduction> reductions) const override {
+  Started start_reduce(std::span<const Reduction> reductions, bool timed) const override {
     std::vector<Reduction> whole;
     std::vector<Reduction> others;
     for (const Reduction& r : reductions) (can_sum(r) ? whole : others).push_back(r);
-    sum(whole, [](const Tensor& sum) { return std::vector{bytes(sum)}; });
+    Started started = sum(whole, timed, [](const Tensor& sum) { return std::vector{bytes(sum)}; });
     if (!others.empty()) copy_transport()->reduce(others);
+    return started;
   }
 
-  void all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const override {
+  Started start_all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers,
+                           bool timed) const override {
     const bool whole = std::all_of(reductions.begin(), reductions.end(), [&](const auto& r) { return can_sum(r); }) &&
                        std::all_of(buffers.begin(), buffers.end(), [&](const auto& b) { return is_whole(b); });
-    if (!whole) return Transport::all_reduce(reductions, buffers);
-    sum(reductions, [&](const Tensor& sum) {
+    if (!whole) return Transport::start_all_reduce(reductions, buffers, timed);
+    return sum(reductions, timed, [&](const Tensor& sum) {
       const auto in =
           std::find_if(buffers.begin(), buffers.end(), [&](const auto& b) { return b[0].dtype() == sum.dtype(); });
       std::vector<std::byte*> outs;
@@ -98,9 +101,10 @@ class NcclTransport final : public Transport {
   }
   /// outs(sum) is where the sum goes.
   template <class F>
-  void sum(std::span<const Reduction> reductions, F outs) const {
+  Started sum(std::span<const Reduction> reductions, bool timed, F outs) const {
+    if (reductions.empty()) return {};
     std::vector<Collectives::Sum> sums;
-    std::vector<Tensor> kept;  // what a sum reads, until it is queued
+    std::vector<Tensor> kept;
     for (const Reduction& r : reductions) {
       Collectives::Sum& sum = sums.emplace_back(Collectives::Sum{{}, outs(r.sum), r.sum.numel(), r.sum.dtype()});
       for (const Tensor& part : r.parts) {
@@ -108,7 +112,12 @@ class NcclTransport final : public Transport {
         sum.parts.push_back(bytes(kept.back()));
       }
     }
-    if (!sums.empty()) collectives_->reduce(sums);
+    Started started;
+    for (Collectives::Span& span : collectives_->start_reduce(sums, timed)) {
+      started.times.emplace_back(TimeMark(std::move(span.begin)), TimeMark(std::move(span.end)));
+    }
+    started.finish = [collectives = collectives_, kept = std::move(kept)] { collectives->finish(); };
+    return started;
   }
   /// One tensor per device, in their order.
   bool is_whole(std::span<const Tensor> tensors) const {
@@ -120,14 +129,16 @@ class NcclTransport final : public Transport {
   }
 
   std::vector<Device> devices_;
-  std::unique_ptr<Collectives> collectives_;
+  std::shared_ptr<Collectives> collectives_;
 };
 
 }  // namespace
 
-void Transport::all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const {
+Transport::Started Transport::start_all_reduce(std::span<const Reduction> reductions,
+                                               std::span<const std::vector<Tensor>> buffers, bool) const {
   reduce(reductions);
   for (const std::vector<Tensor>& b : buffers) broadcast(b[0], std::span(b).subspan(1));
+  return {};
 }
 
 TransportPtr copy_transport() {

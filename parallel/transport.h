@@ -1,17 +1,20 @@
 #pragma once
 // How tensors travel between the devices of a DataParallel.
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../engine/tensor.h"
+#include "../engine/time_mark.h"
 
 namespace tandem::parallel {
 
-/// Queues its work on the devices, in the order of what they were given before and later. Neither the tape nor versions
-/// learn of it. Thread-safe.
+/// Queues its work on the devices, in the order of what they were given before and later, unless it says otherwise.
+/// Neither the tape nor versions learn of it. Thread-safe.
 class Transport {
  public:
   Transport() = default;
@@ -31,10 +34,29 @@ class Transport {
     Tensor sum;
     std::vector<Tensor> parts;
   };
-  virtual void reduce(std::span<const Reduction> reductions) const = 0;
+  void reduce(std::span<const Reduction> reductions) const { start_reduce(reductions, false).finish_now(); }
   /// As reduce(), and on other devices too, with the same bits. The sums of a dtype lie in one buffers[b][0], flat;
   /// each buffers[b][i] is of its size, on another device, and gets them at the same places.
-  virtual void all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const;
+  void all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const {
+    start_all_reduce(reductions, buffers, false).finish_now();
+  }
+
+  /// Work that has begun.
+  struct Started {
+    /// Empty for work in the devices' order. Else the work runs beside what they are given from now on, and nobody
+    /// looks at the sums before this has been called. Keeps the parts.
+    std::function<void()> finish{};
+    /// When each device of the transport began and ended its part; empty for work in the devices' order.
+    std::vector<std::pair<TimeMark, TimeMark>> times{};
+
+    void finish_now() const {
+      if (finish) finish();
+    }
+  };
+  /// Begin. `timed` asks for times.
+  virtual Started start_reduce(std::span<const Reduction> reductions, bool timed) const = 0;
+  virtual Started start_all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers,
+                                   bool timed) const;
 };
 
 using TransportPtr = std::shared_ptr<const Transport>;

@@ -139,9 +139,9 @@ struct Mark::State {
   std::shared_ptr<Anchor> point;
 };
 
-Mark::Mark(Queue& queue)
+Mark::Mark(Queue& queue, Lane lane)
     : state_(new State{queue, queue.anchor(), std::make_shared<Anchor>(Anchor{Event(queue.physical(), true), 0})}) {
-  state_->point->event.record(queue.compute().get());
+  state_->point->event.record((lane == Lane::Compute ? queue.compute() : queue.communication()).get());
 }
 Mark::~Mark() = default;
 Mark::Mark(Mark&&) noexcept = default;
