@@ -231,13 +231,31 @@ TEST_CASE("the ledger counts phases, devices and bytes", "[ledger]") {
     CHECK((e.bytes > 0) == !e.sources.empty());
     if (e.phase == Phase::Reduce) CHECK(e.sources == std::vector<Device>{on(1)});
   }
-  const std::string picture = ledger.timeline(40);
-  CHECK(std::count(picture.begin(), picture.end(), '\n') == 3);
-  CHECK(picture.find(str(on(1)) + "  ") != std::string::npos);
-  CHECK(picture.find('f') != std::string::npos);
-  CHECK(picture.find('B') != std::string::npos);
   ledger.clear();
   CHECK(ledger.entries().empty());
+}
+
+TEST_CASE("the timeline draws the last step that ran backward", "[ledger]") {
+  ON_EVERY_DEVICE(on);
+  parallel::Ledger ledger;
+  const auto enter = [&](Phase phase, int device, std::int64_t begin, std::int64_t end) {
+    ledger.add(phase, on(device), TimeMark(begin * 1000), TimeMark(end * 1000), 0);
+  };
+  enter(Phase::Check, 0, 0, 1);
+  enter(Phase::Backward, 0, 1, 2);
+  enter(Phase::Check, 0, 100, 101);
+  enter(Phase::Scatter, 1, 102, 103);
+  enter(Phase::Forward, 0, 102, 105);
+  enter(Phase::Forward, 1, 104, 106);
+  enter(Phase::Gather, 0, 107, 107);
+  enter(Phase::Reduce, 0, 112, 114);
+  enter(Phase::Backward, 0, 109, 116);
+  enter(Phase::Backward, 1, 108, 115);
+  enter(Phase::Step, 0, 118, 119);
+  const std::string name[] = {str(on(0)), str(on(1))};
+  CHECK(ledger.timeline(20) == name[0] + std::string(8 - name[0].size(), ' ') + "|ccffff.g.BBBRRRBB.SS|\n" +      //
+                                   name[1] + std::string(8 - name[1].size(), ' ') + "|..ssfff.BBBBBBBB....|\n" +  //
+                                   "         0              19 us\n");
 }
 
 TEST_CASE("the ledger keeps the last entries and all sums", "[ledger]") {

@@ -4,8 +4,12 @@
 
 #include <tandem/tandem.h>
 
+#include <chrono>
 #include <exception>
+#include <functional>
+#include <future>
 #include <string>
+#include <thread>
 
 #include "../../kernels/simt/control.h"
 #include "../engine/helpers.h"
@@ -119,6 +123,69 @@ TEST_CASE("memory that runs out in backward leaves gradients as they were, and t
   CHECK(has_values(model.w.grad(), {kGrad}));
   loss = Tensor();
   check_step(model, net, x);
+}
+
+namespace {
+/// Tells when the gradient of its first layer, the last of all, has been made on the second device.
+struct Tower : nn::Module {
+  std::vector<nn::Linear> layers;
+  std::function<void()> on_last_gradient;
+  Tensor forward(Tensor x) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (i == 0 && parallel::current_replica().index == 1 && on_last_gradient) {
+        layers[0].weight.register_hook([f = on_last_gradient](const Tensor& g) {
+          static_cast<void>(g.sum().item());  // waits for the computation of this device
+          f();
+          return g;
+        });
+      }
+      x = relu(layers[i](x));
+    }
+    return x;
+  }
+  TANDEM_MODULE(Tower, layers)
+};
+}  // namespace
+
+TEST_CASE("gradients are summed beside the rest of backward: the last is made while the first sum is held up") {
+  const DefaultDeviceGuard home(cuda(0));
+  Tower model;
+  for (int i = 0; i < 4; ++i) model.layers.emplace_back(3, 3);
+  DataParallel net(model, {cuda(0), cuda(1)}, {.bucket_bytes = 1});
+  REQUIRE(net.transport().name() == std::string("NCCL"));
+  const Tensor x = rand({6, 3});
+  net(x).sum().backward();
+  std::vector<std::vector<double>> wanted;
+  for (const Tensor& p : model.parameters()) wanted.push_back(p.grad().to_vector());
+  model.zero_grad();
+
+  std::promise<void> made;
+  std::int64_t last_gradient = 0;
+  model.on_last_gradient = [&] {
+    last_gradient = now_ns();
+    made.set_value();
+  };
+  const Tensor loss = net(x).sum();
+  net.ledger().clear();
+  simt::pause_collectives(true);
+  bool in_time = false;
+  std::thread watch([&] {
+    in_time = made.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+    simt::pause_collectives(false);
+  });
+  loss.backward();
+  watch.join();
+  CHECK(in_time);
+  for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(model.parameters()[i].grad().to_vector() == wanted[i]);
+
+  int sums = 0;
+  for (const auto& e : net.ledger().entries()) {
+    if (e.phase != parallel::Phase::Reduce) continue;
+    CHECK(e.beside);
+    if (sums++ == 0) CHECK(e.begin_ns < last_gradient);
+    CHECK(e.end_ns > last_gradient);
+  }
+  CHECK(sums == 8);
 }
 
 TEST_CASE("launches and copies that are refused are errors of that call only") {

@@ -29,7 +29,7 @@ using simt::CollectivePart;
 
 namespace {
 
-std::atomic<bool> hanging{false};
+std::atomic<bool> hanging{false}, paused{false};
 std::atomic<std::chrono::milliseconds> join_timeout{std::chrono::seconds(30)};
 
 /// One collective. Guarded by the world's mutex.
@@ -174,7 +174,7 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
       },
       [world, meeting, aborted = comm.aborted] {
         const std::lock_guard lock(world->mutex);
-        return meeting->done || *aborted;
+        return (meeting->done && !paused) || *aborted;
       });
   return queued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -249,6 +249,10 @@ ncclResult_t await_ranks(const Joining& join) {
 namespace tandem::simt {
 
 void hang_collectives(bool hang) { hanging = hang; }
+void pause_collectives(bool pause) {
+  paused = pause;
+  if (!pause) wake();
+}
 void set_join_timeout(std::chrono::milliseconds timeout) { join_timeout = timeout; }
 
 }  // namespace tandem::simt
