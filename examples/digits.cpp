@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,13 @@ double accuracy(parallel::DataParallel<DigitsNet>& net, data::DataLoader& test) 
   return static_cast<double>(right) / static_cast<double>(test.dataset().size());
 }
 
+/// On the first device, which then sends parameters to the others; or on every device, where gradients go instead.
+std::unique_ptr<optim::Optimizer> make_optimizer(parallel::DataParallel<DigitsNet>& net,
+                                                 const optim::SGDOptions& options, bool synchronous) {
+  if (synchronous) return std::make_unique<parallel::Synchronous<optim::SGD>>(net, options);
+  return std::make_unique<optim::SGD>(net.parameters(), options);
+}
+
 int train(const DigitsOptions& options) {
   manual_seed(options.seed);
   const Device home = options.devices[0];
@@ -58,14 +66,15 @@ int train(const DigitsOptions& options) {
   DigitsNet model;
   model.to(options.dtype);
   model.to(home);
-  optim::SGD optimizer(model.parameters(), {.lr = options.lr, .momentum = 0.9});
-  optim::CosineAnnealingLR schedule(optimizer, options.epochs * batches.size());
-  std::int64_t step = 0;
-  if (!options.resume.empty()) step = nn::load_checkpoint(options.resume, model, optimizer, batches);
-  schedule.set_epoch(step);
-
   parallel::DataParallel net(model, options.devices);
   parallel::Ledger& ledger = net.ledger();
+  const std::unique_ptr<optim::Optimizer> optimizer =
+      make_optimizer(net, {.lr = options.lr, .momentum = 0.9}, options.synchronous);
+  optim::CosineAnnealingLR schedule(*optimizer, options.epochs * batches.size());
+  std::int64_t step = 0;
+  if (!options.resume.empty()) step = nn::load_checkpoint(options.resume, model, *optimizer, batches);
+  schedule.set_epoch(step);
+
   Results results;
   Progress progress;
   double seconds = 0;
@@ -82,13 +91,14 @@ int train(const DigitsOptions& options) {
         const parallel::PhaseScope scope(&ledger, parallel::Phase::Loss, home);
         loss = cross_entropy(loss, y.to(home));
       }
-      optimizer.zero_grad();
+      optimizer->zero_grad();
       loss.backward();
       {
-        const parallel::PhaseScope scope(&ledger, parallel::Phase::Step, home);
-        optimizer.step();
-        schedule.step();
+        // With an optimizer on every device, each enters its own step.
+        const parallel::PhaseScope scope(options.synchronous ? nullptr : &ledger, parallel::Phase::Step, home);
+        optimizer->step();
       }
+      schedule.step();
       results.loss.push_back(loss.item());
       ++step;
       seconds += static_cast<double>(now_ns() - begin) * 1e-9;
@@ -107,7 +117,7 @@ int train(const DigitsOptions& options) {
   fmt::print("\n{}\nThe last step: check, scatter, replicate, forward, gather, loss, Backward, Reduce, Step\n{}",
              ledger.table(), ledger.timeline());
   if (!options.save.empty()) {
-    nn::save_checkpoint(options.save, model, optimizer, batches, step);
+    nn::save_checkpoint(options.save, model, *optimizer, batches, step);
     fmt::print("\nweights   {}\n", options.save.string());
   }
   if (!options.json.empty()) {

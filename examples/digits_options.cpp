@@ -84,6 +84,7 @@ std::optional<int> parse(int argc, char** argv, DigitsOptions& o) {
     o.dtype = s == "float32" ? kFloat32 : kFloat64;
     return {};
   });
+  app.add_flag("--synchronous", o.synchronous, "an optimizer on every device, instead of sending parameters");
   add("--data", data, "folder with {train,test}-{images-idx3,labels-idx1}-ubyte.gz", "DIR",
       [](const std::string& s) { return readable(s, true); });
   add("--json", json, "write the metrics there", "FILE", writable);

@@ -15,6 +15,7 @@ struct DigitsOptions {
   double lr = 0.05;
   std::uint64_t seed = 0;
   tandem::DType dtype = tandem::kFloat32;
+  bool synchronous = false;
   std::filesystem::path data, json, trace, save, resume;
 };
 
