@@ -73,6 +73,10 @@ std::string describe(const Tensor& t) {
   return fmt::format("{} {} on {}", name_of(t.dtype()), str(t.sizes()), str(t.device()));
 }
 
+void Tensor::throw_undefined(const char* method) {
+  throw ValueError(fmt::format("{}: the tensor is undefined", method));
+}
+
 std::int64_t Tensor::size(std::int64_t d) const { return sizes()[wrap_dim("size", d, dim())]; }
 std::int64_t Tensor::stride(std::int64_t d) const { return strides()[wrap_dim("stride", d, dim())]; }
 
@@ -123,7 +127,7 @@ Tensor& Tensor::requires_grad_(bool on) {
 }
 
 Tensor Tensor::grad() const {
-  if (!impl_->meta) return {};
+  if (!body("grad").meta) return {};
   if (!impl_->meta->is_leaf) return impl_->meta->retained ? *impl_->meta->retained : Tensor();
   return accumulator_of(*impl_).grad();
 }
@@ -149,6 +153,7 @@ void Tensor::set_grad(const Tensor& grad) const {
 }
 
 void Tensor::retain_grad() const {
+  check_defined("retain_grad", "the tensor", *this);
   if (is_leaf()) return;
   const Edge edge = gradient_edge(*this);
   AutogradMeta& meta = *impl_->meta;

@@ -71,8 +71,9 @@ class HookHandle {
 };
 
 /// A multi-dimensional array of one dtype on one device. Copying a Tensor copies the handle; both then name the same
-/// elements. A default-constructed Tensor is undefined: it has no elements, shape or dtype. Functions on tensors are in
-/// ops.h; the most used have a method of the same name here. Distinct tensors may be used from distinct threads.
+/// elements. A default-constructed Tensor is undefined: it has no elements, shape or dtype, and asking for them is a
+/// ValueError. Functions on tensors are in ops.h; the most used have a method of the same name here. Distinct tensors
+/// may be used from distinct threads.
 class Tensor {
  public:
   Tensor() = default;
@@ -81,20 +82,20 @@ class Tensor {
   bool defined() const { return static_cast<bool>(impl_); }
   explicit operator bool() const = delete;
 
-  int dim() const { return impl_->shape.size(); }
-  const Shape& sizes() const { return impl_->shape; }
-  const Shape& strides() const { return impl_->strides; }
+  int dim() const { return body("dim").shape.size(); }
+  const Shape& sizes() const { return body("sizes").shape; }
+  const Shape& strides() const { return body("strides").strides; }
   std::int64_t size(std::int64_t dim) const;
   std::int64_t stride(std::int64_t dim) const;
-  std::int64_t numel() const { return impl_->numel; }
-  DType dtype() const { return impl_->dtype; }
-  Device device() const { return impl_->storage->device(); }
+  std::int64_t numel() const { return body("numel").numel; }
+  DType dtype() const { return body("dtype").dtype; }
+  Device device() const { return body("device").storage->device(); }
   std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype()); }
-  bool is_contiguous() const { return impl_->contiguous; }
-  std::int64_t storage_offset() const { return impl_->offset; }
+  bool is_contiguous() const { return body("is_contiguous").contiguous; }
+  std::int64_t storage_offset() const { return body("storage_offset").offset; }
 
   /// Address of the first element, on the tensor's device: the host may not touch what lies on a CUDA device.
-  void* data_ptr() const { return impl_->data(); }
+  void* data_ptr() const { return body("data_ptr").data(); }
   /// As data_ptr, typed. Throws DTypeError when T is not the dtype. Writing through it goes unnoticed by the tape.
   template <class T>
   T* data() const {
@@ -130,7 +131,10 @@ class Tensor {
   Tensor detach() const;
   /// The node that made this tensor; null for a leaf.
   Ref<Node> grad_fn() const;
-  std::uint32_t version() const { return impl_->version ? impl_->version->value() : impl_->storage->version(); }
+  std::uint32_t version() const {
+    const TensorImpl& i = body("version");
+    return i.version ? i.version->value() : i.storage->version();
+  }
 
   // ---- views and copies: see ops.h
   Tensor contiguous() const;
@@ -212,6 +216,13 @@ class Tensor {
   const Ref<TensorImpl>& ref() const { return impl_; }
 
  private:
+  /// ValueError, naming the method, for an undefined tensor.
+  const TensorImpl& body(const char* method) const {
+    if (!impl_) [[unlikely]]
+      throw_undefined(method);
+    return *impl_;
+  }
+  [[noreturn]] static void throw_undefined(const char* method);
   void check_dtype(DType wanted) const;
   Scalar item_scalar() const;
 

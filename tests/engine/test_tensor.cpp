@@ -100,6 +100,28 @@ TEST_CASE("tensor: undefined tensors are refused") {
   CHECK_ERROR(cat({a, none}), ValueError, "cat");
   CHECK_ERROR(Tensor().requires_grad_(), ValueError, "requires_grad_");
   CHECK_ERROR(Tensor().add_(a), ValueError, "add_");
+  CHECK_ERROR(none.dim(), ValueError, "dim: the tensor is undefined");
+  CHECK_ERROR(none.sizes(), ValueError, "sizes");
+  CHECK_ERROR(none.strides(), ValueError, "strides");
+  CHECK_ERROR(none.size(0), ValueError, "sizes");
+  CHECK_ERROR(none.stride(0), ValueError, "strides");
+  CHECK_ERROR(none.numel(), ValueError, "numel");
+  CHECK_ERROR(none.dtype(), ValueError, "dtype");
+  CHECK_ERROR(none.device(), ValueError, "device");
+  CHECK_ERROR(none.nbytes(), ValueError, "numel");
+  CHECK_ERROR(none.is_contiguous(), ValueError, "is_contiguous");
+  CHECK_ERROR(none.storage_offset(), ValueError, "storage_offset");
+  CHECK_ERROR(none.data_ptr(), ValueError, "data_ptr");
+  CHECK_ERROR(none.data<float>(), ValueError, "dtype");
+  CHECK_ERROR(none.to_vector(), ValueError, "to");
+  CHECK_ERROR(none.version(), ValueError, "version");
+  CHECK_ERROR(none.grad(), ValueError, "grad");
+  CHECK_ERROR(none.retain_grad(), ValueError, "retain_grad");
+  CHECK_ERROR(none.set_data(a), ValueError, "set_data");
+  CHECK_ERROR(none.register_hook([](const Tensor& g) { return g; }), AutogradError, "register_hook");
+  CHECK_ERROR(none.backward(), ValueError, "backward");
+  CHECK_FALSE(none.grad_fn());
+  CHECK(none.is_leaf());
 }
 
 TEST_CASE("tensor: indices and dimensions out of range are named") {
