@@ -40,7 +40,8 @@ struct Collectives::State {};
 std::unique_ptr<Collectives> Collectives::make(const std::vector<Queue*>&) { return nullptr; }
 Collectives::~Collectives() = default;
 void Collectives::broadcast(const std::vector<std::byte*>&, std::size_t) { refuse(); }
-void Collectives::reduce(const std::vector<Sum>&) { refuse(); }
+std::vector<Collectives::Span> Collectives::start_reduce(const std::vector<Sum>&, bool) { refuse(); }
+void Collectives::finish() { refuse(); }
 
 }  // namespace cuda
 }  // namespace tandem::kernels
