@@ -27,11 +27,12 @@ CPP = [
     "DataParallelNumericalEquivalence",
     "DataParallelPlacesTheOutputOnTheRequestedDevice",
     "DataParallelUsesAllAvailableCUDADevices",
-    "Gather",
+    "DifferentiableGather",
+    "DifferentiableScatter",
     "ParallelApply",
-    "ParallelApplyWithException",
+    "ParallelApplyRethrowsException",
+    "ParallelApplyWithDifferentOutputDevice",
     "Replicate",
-    "Scatter",
 ]
 # The behaviour table's rows, and the cases of PyTorch's test_data_parallel.py, test_cuda_multigpu.py and parallel.cpp.
 WANTED = [

@@ -33,6 +33,17 @@ TEST_CASE("upstream-1: buffers that require a gradient get one", "[contract]") {
   out.sum().backward();
   CHECK(values(model.tracked.grad()) == std::vector<double>{11, 22});
   CHECK_FALSE(model.fixed.grad().defined());
+
+  const Tensor x = tensor({1.0, 2.0, 10.0, 20.0}, kFloat64).reshape({2, 2});
+  const TensorFunction squared = [&](const std::vector<Tensor>& in) {
+    BufferWithGrad fresh;
+    fresh.tracked = nn::Buffer(in[0]);
+    const Tensor y = data_parallel(fresh, on.first(2), {}, x);
+    return std::vector{y * y};
+  };
+  const std::vector<Tensor> buffer{tensor({2.0, 3.0}, kFloat64).requires_grad_()};
+  CHECK(gradcheck(squared, buffer).error == "");
+  CHECK(gradgradcheck(squared, buffer).error == "");
 }
 
 TEST_CASE("upstream-4: parallel_apply equals direct calls", "[contract]") {

@@ -10,7 +10,7 @@ using namespace tandem::test;
 using parallel::data_parallel;
 using parallel::DataParallel;
 
-TEST_CASE("upstream-cpp-Scatter: ones(10) from the host in two halves", "[contract]") {
+TEST_CASE("upstream-cpp-DifferentiableScatter: ones(10) from the host in two halves", "[contract]") {
   ON_EVERY_DEVICE(on);
   Tensor x = ones({10}, kFloat32, cpu()).requires_grad_();
   const auto parts = parallel::scatter(x, on.first(2));
@@ -21,7 +21,7 @@ TEST_CASE("upstream-cpp-Scatter: ones(10) from the host in two halves", "[contra
   CHECK(values(x.grad()) == std::vector<double>(10, 1));
 }
 
-TEST_CASE("upstream-cpp-Gather: two halves on the second device", "[contract]") {
+TEST_CASE("upstream-cpp-DifferentiableGather: two halves on the second device", "[contract]") {
   ON_EVERY_DEVICE(on);
   Tensor a = ones({5}).requires_grad_();
   Tensor b = ones({5}, kFloat32, on(1)).requires_grad_();
@@ -113,13 +113,33 @@ TEST_CASE("upstream-cpp-ParallelApply: on the host and on two devices", "[contra
 }
 
 namespace {
+struct Fives : nn::Module {
+  Tensor forward(const Tensor&) { return ones({5}, kInt32); }
+  TANDEM_MODULE(Fives)
+};
+}  // namespace
+
+TEST_CASE("upstream-cpp-ParallelApplyWithDifferentOutputDevice: what forward makes is on its device", "[contract]") {
+  ON_EVERY_DEVICE(on);
+  const std::vector<Device> devices{on(1), on(0), on(2)};
+  std::vector<Fives> modules(3);
+  std::vector<std::tuple<Tensor>> inputs(3, {ones({2, 2})});
+  const auto out = parallel::parallel_apply(modules, inputs, devices);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(out[i].device() == devices[i]);
+    CHECK(out[i].dtype() == kInt32);
+    CHECK(values(out[i]) == std::vector<double>(5, 1));
+  }
+}
+
+namespace {
 struct Throws : nn::Module {
   Tensor forward(const Tensor&) { throw std::runtime_error("Badness!"); }
   TANDEM_MODULE(Throws)
 };
 }  // namespace
 
-TEST_CASE("upstream-cpp-ParallelApplyWithException: the message comes out", "[contract]") {
+TEST_CASE("upstream-cpp-ParallelApplyRethrowsException: the message comes out", "[contract]") {
   ON_EVERY_DEVICE(on);
   std::vector<Throws> modules(2);
   std::vector<std::tuple<Tensor>> inputs{{ones({1})}, {ones({1}, kFloat32, on(1))}};
