@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <map>
 #include <numeric>
 
 #include "../engine/ops_internal.h"
+#include "flat_buffer.h"
 
 namespace tandem::parallel {
 namespace {
@@ -47,51 +47,6 @@ void add_piece(Node& node, Tensor& t) {
   node.add_output(t);
   t.impl()->multi_view = true;
 }
-
-/// Where tensors lie in flat buffers, one per dtype: each at a multiple of 64 bytes.
-class Slots {
- public:
-  /// The place of one more.
-  void add(const Tensor& like) {
-    std::int64_t& size = sizes_[index(like.dtype())];
-    places_.push_back({like.sizes(), like.dtype(), size});
-    const auto line = static_cast<std::int64_t>(64 / size_of(like.dtype()));
-    size += (std::max<std::int64_t>(like.numel(), 1) + line - 1) / line * line;
-  }
-  /// Buffers on a device: one for each dtype that has a place.
-  std::vector<Tensor> buffers(Device device) const {
-    std::vector<Tensor> made;
-    for (int t = 0; t < kDTypeCount; ++t) {
-      const std::int64_t size = sizes_[static_cast<std::size_t>(t)];
-      if (size > 0) made.push_back(empty({size}, static_cast<DType>(t), device));
-    }
-    return made;
-  }
-  /// The tensors in such buffers, in the order of add().
-  std::vector<Tensor> tensors(std::span<const Tensor> buffers) const {
-    std::vector<Tensor> all;
-    for (const Place& p : places_) {
-      const auto in =
-          std::find_if(buffers.begin(), buffers.end(), [&](const Tensor& b) { return b.dtype() == p.dtype; });
-      Tensor slot = alias_of(view_of(*in, p.shape, contiguous_strides(p.shape), p.offset));
-      slot.impl()->exclusive = true;
-      slot.impl()->version = make_ref<Version>();
-      all.push_back(std::move(slot));
-    }
-    return all;
-  }
-
- private:
-  struct Place {
-    Shape shape;
-    DType dtype;
-    std::int64_t offset;
-  };
-  static std::size_t index(DType t) { return static_cast<std::size_t>(t); }
-
-  std::array<std::int64_t, kDTypeCount> sizes_{};
-  std::vector<Place> places_;
-};
 
 }  // namespace
 

@@ -8,24 +8,10 @@
 #include <unordered_set>
 
 #include "../engine/ops_internal.h"
+#include "flat_buffer.h"
 
 namespace tandem::parallel {
 namespace {
-
-constexpr std::int64_t kAlignment = 64;
-
-std::int64_t padded(const Tensor& t) {
-  const std::int64_t line = kAlignment / static_cast<std::int64_t>(size_of(t.dtype()));
-  return (std::max<std::int64_t>(t.numel(), 1) + line - 1) / line * line;
-}
-
-/// A tensor at an offset of a flat buffer, of which it uses its part alone.
-Tensor slot(const Tensor& flat, const Shape& shape, std::int64_t offset) {
-  Tensor t = alias_of(view_of(flat, shape, contiguous_strides(shape), offset));
-  t.impl()->exclusive = true;
-  t.impl()->version = make_ref<Version>();
-  return t;
-}
 
 class Collector final : public nn::FieldVisitor {
  public:
