@@ -104,10 +104,11 @@ std::string explain_call(const nn::Module& module, const NamedTensors& arguments
   }
   const std::vector<BucketPlan> buckets = store.explain(tensors_of(module), plan.devices.size());
   text += fmt::format("parameters and buffers: {} buckets, by {}\n", buckets.size(), transport.description());
+  const char* const reduced = store.is_synchronized() ? "gradients summed on every device" : "gradients reduced";
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     text += fmt::format("  bucket {}: {} tensors, {} {} elements, {}; {} bytes to copy\n", b, buckets[b].tensors,
                         buckets[b].elements, name_of(buckets[b].dtype),
-                        buckets[b].requires_grad ? "gradients reduced" : "no gradients", buckets[b].bytes_to_copy);
+                        buckets[b].requires_grad ? reduced : "no gradients", buckets[b].bytes_to_copy);
   }
   return text;
 }

@@ -20,7 +20,7 @@
 namespace tandem::parallel {
 
 /// The parts of a data-parallel step, in their order. Check looks over the arguments and the module; Reduce lies inside
-/// Backward.
+/// Backward, or beside it.
 enum class Phase : std::uint8_t { Check, Scatter, Replicate, Forward, Gather, Loss, Backward, Reduce, Step };
 inline constexpr int kPhaseCount = 9;
 const char* name_of(Phase phase);

@@ -38,6 +38,7 @@ class ReplicaStore {
   /// parameter gets: optimizers on all devices that make the same change to each keep them equal, and nothing has to be
   /// copied. Handles stay what they are when the module changes. ValueError for a parameter that cannot be moved.
   void synchronize(const nn::Module& module, const LedgerPtr& ledger);
+  bool is_synchronized() const { return synchronized_; }
   /// `tensor`, one of the module's, on device number i. Once synchronised.
   Tensor on_device(const Tensor& tensor, std::size_t i) const;
   /// Brings all devices up to date.

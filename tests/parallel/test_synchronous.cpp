@@ -69,6 +69,8 @@ TEST_CASE("optimizers on every device train as one does, and nothing is broadcas
   net.ledger().clear();
   train(net, optimizer, 5);
   CHECK(all_values(model) == all_values(other));
+  CHECK(net.explain(ones({3, 6})).find("gradients summed on every device; 0 bytes to copy") != std::string::npos);
+  CHECK(reference.explain(ones({3, 6})).find("gradients reduced; ") != std::string::npos);
   CHECK(bytes_in(net.ledger(), Phase::Replicate) == 0);
   CHECK(all_equal(optimizer.checksums()));
   optimizer.check();
@@ -79,6 +81,25 @@ TEST_CASE("optimizers on every device train as one does, and nothing is broadcas
     }
     CHECK(steps == 5);
   }
+}
+
+TEST_CASE("steps on every device leave bytes and nodes where they were, and repeat bit for bit", "[synchronous]") {
+  ON_EVERY_DEVICE(on);
+  const auto run = [&on] {
+    manual_seed(4);
+    Mlp model;
+    DataParallel net(model, on.first(3));
+    Synchronous<optim::Adam> optimizer(net, {.lr = 0.01});
+    train(net, optimizer, 3);
+    const std::int64_t nodes = live_nodes();
+    std::vector<std::size_t> bytes;
+    for (const Device d : on.first(3)) bytes.push_back(memory_stats(d).allocated);
+    train(net, optimizer, 200);
+    CHECK(live_nodes() == nodes);
+    for (int i = 0; i < 3; ++i) CHECK(memory_stats(on(i)).allocated == bytes[static_cast<std::size_t>(i)]);
+    return all_values(model);
+  };
+  CHECK(run() == run());
 }
 
 TEST_CASE("parameters stay equal on every device by every transport", "[synchronous]") {
