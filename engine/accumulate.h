@@ -24,7 +24,8 @@ class Accumulate final : public Node {
 /// The accumulator of a leaf, made when there is none.
 Accumulate& accumulator_of(TensorImpl& leaf);
 
-/// Adds `value` to `sum`, in place where nobody else can see it. Records if grad mode is on.
+/// Adds `value` to `sum`, in place where nobody else can see it; the version is that of a change in place anyway.
+/// Records if grad mode is on.
 void accumulate(Tensor& sum, Tensor value);
 /// Whether the handle is the only way to reach its elements.
 bool is_exclusive(const Tensor& t);

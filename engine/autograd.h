@@ -95,6 +95,27 @@ class Node : public RefCounted<Node> {
 /// How many nodes exist in the process.
 std::int64_t live_nodes();
 
+/// The end of work that has begun: done when called or, at the latest, when this goes. Never more than once.
+class Finish {
+ public:
+  Finish() = default;
+  explicit Finish(std::function<void()> work) : work_(std::move(work)) {}
+  Finish(Finish&& other) noexcept : work_(std::exchange(other.work_, {})) {}
+  Finish& operator=(Finish&& other) noexcept {
+    std::swap(work_, other.work_);
+    return *this;
+  }
+  ~Finish();
+
+  explicit operator bool() const { return static_cast<bool>(work_); }
+  void operator()() {
+    if (work_) std::exchange(work_, {})();
+  }
+
+ private:
+  std::function<void()> work_;
+};
+
 /// What a backward function works with.
 class GradContext {
  public:
@@ -118,8 +139,8 @@ class GradContext {
   const Node& node() const { return node_; }
   /// The gradients that were set are still being made, beside whatever the devices do next. They are left alone until
   /// `finish` has been called, which is when there is nothing else to do.
-  void finish_with(std::function<void()> finish) { finish_ = std::move(finish); }
-  std::function<void()> take_finish() { return std::move(finish_); }
+  void finish_with(Finish finish) { finish_ = std::move(finish); }
+  Finish take_finish() { return std::move(finish_); }
   /// Lets go of the gradient of output i, so that its memory can be used again.
   Tensor take_grad(std::size_t i = 0) { return std::move(outputs_[i]); }
   /// Whether gradients go to the .grad of leaves, or only to the inputs that grad() was asked for.
@@ -131,7 +152,7 @@ class GradContext {
   std::span<Tensor> inputs_;
   std::span<const bool> needed_;
   bool to_leaves_;
-  std::function<void()> finish_;
+  Finish finish_;
 };
 
 /// A tensor kept for backward, with the version that it had.

@@ -85,15 +85,6 @@ class BackwardRun {
     inner_.grad_enabled = options.create_graph;
   }
 
-  ~BackwardRun() {
-    // After a failure: the devices still use the gradients.
-    for (const Unfinished& u : unfinished_) {
-      try {
-        u.finish();
-      } catch (const Error&) {  // one failure is enough
-      }
-    }
-  }
   BackwardRun(const BackwardRun&) = delete;
   BackwardRun& operator=(const BackwardRun&) = delete;
 
@@ -137,12 +128,12 @@ class BackwardRun {
   };
   struct Result {
     std::vector<Tensor> grads;
-    std::function<void()> finish;  ///< of GradContext::finish_with
+    Finish finish;  ///< of GradContext::finish_with
   };
   struct Unfinished {
     std::uint32_t slot;
     std::vector<Tensor> grads;
-    std::function<void()> finish;
+    Finish finish;
   };
   struct Capture {
     Edge edge;
@@ -307,7 +298,7 @@ class BackwardRun {
         node.apply(c);
         all.finish = c.take_finish();
       }
-      if (all.finish && inner_.anomaly) std::exchange(all.finish, {})();
+      if (inner_.anomaly) all.finish();
       for (std::size_t i = 0; i < inputs; ++i) {
         if (!result[i].defined()) continue;
         if (!node.next()[i]) {
@@ -446,7 +437,7 @@ class BackwardRun {
         if (is_node) {
           result = run_node(slots_[number]);
         } else {
-          std::exchange(result.finish, {})();
+          result.finish();
         }
       } catch (...) {
         error = std::current_exception();

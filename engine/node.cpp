@@ -115,6 +115,13 @@ Tensor Saved::get(const GradContext& c) const {
   return t;
 }
 
+Finish::~Finish() {
+  try {
+    (*this)();
+  } catch (...) {  // whoever lets it go uncalled has an error of his own
+  }
+}
+
 Accumulate::Accumulate(const TensorImpl& leaf) : Node("accumulate") {
   add_output_meta({leaf.shape, leaf.dtype, leaf.storage->device()});
 }
@@ -139,6 +146,7 @@ void accumulate(Tensor& sum, Tensor value) {
     sum = std::move(value);
   } else if (context().grad_enabled || !is_exclusive(sum)) {
     sum = add(sum, value);
+    bump_version(sum);  // which counts what was added, in place or not
   } else {
     sum.add_(value);
   }

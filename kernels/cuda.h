@@ -97,7 +97,7 @@ class Collectives {
     Mark begin, end;
   };
   /// Queues the sums after what was queued so far; what is queued later runs beside them, until finish(). Before that
-  /// nobody uses the sums or gives the memory of the parts to others. A span per rank if `timed`.
+  /// nobody uses the sums, or gives the memory of sums and parts to others. A span per rank if `timed`.
   std::vector<Span> start_reduce(const std::vector<Sum>& sums, bool timed);
   /// What is queued from now on runs after all that was started.
   void finish();

@@ -214,10 +214,10 @@ std::vector<Tensor> contributions(std::span<const std::vector<Tensor>> per_devic
   return found;
 }
 
-/// Sums on every device. Where there is a `finish`, they are there once it has been called.
+/// Sums on every device. They are there, and may be let go, once `finish` has been called.
 struct Sums {
   std::vector<std::vector<Tensor>> values;
-  std::function<void()> finish;
+  Finish finish{};
 };
 
 Sums start_sums(std::span<const std::vector<Tensor>> per_device, const std::vector<Device>& devices,
@@ -236,7 +236,7 @@ Sums start_sums(std::span<const std::vector<Tensor>> per_device, const std::vect
       scopes[0].reads(t);
     }
   }
-  Sums result{{devices.size(), std::vector<Tensor>(n)}, {}};
+  Sums result{{devices.size(), std::vector<Tensor>(n)}};
   std::vector<std::vector<Tensor>>& sums = result.values;
   if (recorded) {
     for (std::size_t j = 0; j < n; ++j) {
@@ -273,7 +273,11 @@ Sums start_sums(std::span<const std::vector<Tensor>> per_device, const std::vect
   for (std::size_t d = 0; d < devices.size() && !started.times.empty(); ++d) {
     scopes[d].ran_beside(started.times[d].first, started.times[d].second);
   }
-  result.finish = std::move(started.finish);
+  if (started.finish) {
+    // A sum that nobody wants is written all the same.
+    auto end = [finish = std::make_shared<Finish>(std::move(started.finish)), buffers] { (*finish)(); };
+    result.finish = Finish(std::move(end));
+  }
   return result;
 }
 
@@ -283,7 +287,7 @@ std::vector<std::vector<Tensor>> all_reduce_coalesced(std::span<const std::vecto
                                                       const std::vector<Device>& devices, const LedgerPtr& ledger,
                                                       const TransportPtr& transport) {
   Sums sums = start_sums(per_device, devices, ledger, transport);
-  if (sums.finish) sums.finish();
+  sums.finish();
   return std::move(sums.values);
 }
 
@@ -318,7 +322,7 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
           "backward: called inside a replica, it reached the parameters of the module itself, which all "
           "replicas share; call it on the result of the DataParallel");
     }
-    for (std::size_t j = 0; j < n && devices.size() > 1; ++j) {
+    for (std::size_t j = 0; j < n && devices.size() > 1 && c.to_leaves(); ++j) {
       if (c.node().next()[j].node->hooks()) {
         throw AutogradError(
             "backward: a parameter has a gradient hook, which would change the gradient on the first device alone; "
@@ -337,7 +341,7 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
         if (c.needs(d * n + j)) c.set(d * n + j, std::move(sums.values[d][j]));
       }
     }
-    if (sums.finish) c.finish_with(std::move(sums.finish));
+    c.finish_with(std::move(sums.finish));
   };
   const Ref<Node> node = comm_node("broadcast", true, ledger, std::move(backward));
   for (std::size_t j : tracked) node->add_input(tensors[j]);
@@ -349,41 +353,57 @@ void record_broadcast(std::span<const Tensor> tensors, std::vector<std::vector<T
   }
 }
 
+namespace {
+
+/// broadcast_coalesced() of tensors that are all on `home`.
+std::vector<std::vector<Tensor>> broadcast_from(Device home, std::span<const Tensor> tensors,
+                                                const std::vector<Device>& devices, const LedgerPtr& ledger) {
+  Slots slots;
+  for (const Tensor& t : tensors) slots.add(t);
+  std::vector<std::vector<Tensor>> copies(devices.size());
+  std::vector<Tensor> packed;  // made for the first device that needs it
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i] == home) {
+      for (const Tensor& t : tensors) copies[i].push_back(alias_of(t));
+      continue;
+    }
+    if (packed.empty()) {
+      packed = slots.buffers(home);
+      const std::vector<Tensor> places = slots.tensors(packed);
+      for (std::size_t j = 0; j < places.size(); ++j) copy_values(places[j], tensors[j]);
+    }
+    PhaseScope scope(ledger.get(), Phase::Replicate, devices[i]);
+    const std::vector<Tensor> buffers = slots.buffers(devices[i]);
+    for (std::size_t b = 0; b < buffers.size(); ++b) {
+      scope.reads(packed[b]);
+      copy_values(buffers[b], packed[b]);
+    }
+    copies[i] = slots.tensors(buffers);
+  }
+  record_broadcast(tensors, copies, ledger, copy_transport());
+  return copies;
+}
+
+}  // namespace
+
 std::vector<std::vector<Tensor>> broadcast_coalesced(std::span<const Tensor> tensors,
                                                      const std::vector<Device>& devices, const LedgerPtr& ledger) {
   if (devices.empty()) throw ValueError("broadcast: the list of devices is empty");
-  std::vector<std::vector<Tensor>> copies(devices.size(), std::vector<Tensor>(tensors.size()));
   std::map<Device, std::vector<std::size_t>> by_home;
   for (std::size_t j = 0; j < tensors.size(); ++j) {
     check_defined("broadcast", "a tensor", tensors[j]);
     by_home[tensors[j].device()].push_back(j);
   }
+  std::vector<std::vector<Tensor>> all(devices.size(), std::vector<Tensor>(tensors.size()));
   for (const auto& [home, members] : by_home) {
-    Slots slots;
-    for (const std::size_t j : members) slots.add(tensors[j]);
-    std::vector<Tensor> packed;  // made for the first device that needs it
+    std::vector<Tensor> own;
+    for (const std::size_t j : members) own.push_back(tensors[j]);
+    std::vector<std::vector<Tensor>> copies = broadcast_from(home, own, devices, ledger);
     for (std::size_t i = 0; i < devices.size(); ++i) {
-      if (devices[i] == home) {
-        for (const std::size_t j : members) copies[i][j] = alias_of(tensors[j]);
-        continue;
-      }
-      if (packed.empty()) {
-        packed = slots.buffers(home);
-        const std::vector<Tensor> places = slots.tensors(packed);
-        for (std::size_t m = 0; m < members.size(); ++m) copy_values(places[m], tensors[members[m]]);
-      }
-      PhaseScope scope(ledger.get(), Phase::Replicate, devices[i]);
-      const std::vector<Tensor> buffers = slots.buffers(devices[i]);
-      for (std::size_t b = 0; b < buffers.size(); ++b) {
-        scope.reads(packed[b]);
-        copy_values(buffers[b], packed[b]);
-      }
-      std::vector<Tensor> places = slots.tensors(buffers);
-      for (std::size_t m = 0; m < members.size(); ++m) copies[i][members[m]] = std::move(places[m]);
+      for (std::size_t m = 0; m < members.size(); ++m) all[i][members[m]] = std::move(copies[i][m]);
     }
   }
-  record_broadcast(tensors, copies, ledger, copy_transport());
-  return copies;
+  return all;
 }
 
 std::vector<Tensor> broadcast(const Tensor& x, const std::vector<Device>& devices) {

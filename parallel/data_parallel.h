@@ -180,7 +180,8 @@ class DataParallel {
   /// What each device did in the calls so far.
   Ledger& ledger() { return *ledger_; }
 
-  /// Makes every device keep parameters of its own that are trained; see Synchronous, which calls this.
+  /// While the result lives, every device keeps parameters of its own that are trained: see Synchronous, which calls
+  /// this.
   SynchronizedParameters synchronize() {
     ledger_->note("parameters", "synchronous: gradients go to every device");
     return {*module_, store_, ledger_};

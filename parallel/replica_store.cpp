@@ -13,6 +13,9 @@
 namespace tandem::parallel {
 namespace {
 
+/// Whether a tensor can show other memory, and flat one.
+bool can_move(const Tensor& t) { return t.is_leaf() && !t.impl()->base && t.is_contiguous(); }
+
 class Collector final : public nn::FieldVisitor {
  public:
   void on_parameter(std::string_view, Tensor& t) override { add(t); }
@@ -75,7 +78,7 @@ std::vector<std::vector<Tensor>> ReplicaStore::replicas(const std::vector<Tensor
     }
     if (b.requires_grad) {
       using Leaves = std::span<const std::vector<Tensor>>;
-      record_broadcast(homes, copies, ledger, transport_, synchronized_ ? Leaves(b.places) : Leaves());
+      record_broadcast(homes, copies, ledger, transport_, is_synchronized() ? Leaves(b.places) : Leaves());
     }
     for (std::size_t i = 0; i < count; ++i) {
       for (std::size_t m = 0; m < b.members.size(); ++m) out[i][b.members[m]] = std::move(copies[i][m]);
@@ -94,7 +97,7 @@ std::vector<std::vector<Tensor>> ReplicaStore::replicas(const std::vector<Tensor
 }
 
 bool ReplicaStore::is_current(const std::vector<Tensor>& tensors) const {
-  if (tensors.size() != members_.size()) return false;
+  if (tensors.size() != members_.size() || built_with_leaves_ != is_synchronized()) return false;
   for (std::size_t j = 0; j < tensors.size(); ++j) {
     const TensorImpl& t = *tensors[j].impl();
     const Member& m = members_[j];
@@ -111,7 +114,7 @@ ReplicaStore::Layout ReplicaStore::lay_out(const std::vector<Tensor>& tensors) c
   std::map<std::pair<DType, bool>, std::vector<std::size_t>> kinds;
   for (std::size_t r = tensors.size(); r-- > 0;) {
     const Tensor& t = tensors[r];
-    if (!t.is_leaf() || t.impl()->base || !t.is_contiguous()) {
+    if (!can_move(t)) {
       layout.loose.push_back(r);
     } else {
       kinds[{t.dtype(), !t.requires_grad()}].push_back(r);
@@ -132,6 +135,16 @@ ReplicaStore::Layout ReplicaStore::lay_out(const std::vector<Tensor>& tensors) c
 }
 
 void ReplicaStore::rebuild(const std::vector<Tensor>& tensors) {
+  if (is_synchronized()) {
+    for (const Tensor& t : tensors) {
+      if (t.requires_grad() && !can_move(t)) {
+        throw ValueError("Synchronous: a parameter is not a contiguous leaf: " + describe(t));
+      }
+    }
+  } else {
+    places_.clear();
+  }
+  built_with_leaves_ = is_synchronized();
   buckets_.clear();
   arenas_.clear();
   std::unordered_set<const TensorImpl*> present;
@@ -204,7 +217,7 @@ void ReplicaStore::make_places(std::size_t i, const std::vector<Tensor>& tensors
       } else {
         all[i] = place;
       }
-      if (synchronized_) all[i].requires_grad_(b.requires_grad);
+      if (built_with_leaves_) all[i].requires_grad_(b.requires_grad);
       b.places[i].push_back(all[i]);
       offset += padded(home);
     }
@@ -212,7 +225,7 @@ void ReplicaStore::make_places(std::size_t i, const std::vector<Tensor>& tensors
 }
 
 void ReplicaStore::update(const std::vector<Tensor>& tensors, std::size_t count, const LedgerPtr& ledger) {
-  for (std::size_t i = 0; i + 1 < (synchronized_ ? devices_.size() : count); ++i) make_places(i, tensors);
+  for (std::size_t i = 0; i + 1 < (built_with_leaves_ ? devices_.size() : count); ++i) make_places(i, tensors);
   // Neighbours that the same devices lack travel together.
   for (std::size_t first = 0, next = 1; first < buckets_.size(); first = next, next = first + 1) {
     const std::vector<std::size_t> targets = stale(buckets_[first], tensors, count);
@@ -243,18 +256,23 @@ void ReplicaStore::update(const std::vector<Tensor>& tensors, std::size_t count,
   }
 }
 
-void ReplicaStore::synchronize(const nn::Module& module, const LedgerPtr& ledger) {
-  const std::vector<Tensor> tensors = tensors_of(module);
+std::shared_ptr<const void> ReplicaStore::synchronize(const nn::Module& module, const LedgerPtr& ledger) {
   for (const auto& [name, p] : module.named_parameters()) {
-    if (!p.is_leaf() || p.impl()->base || !p.is_contiguous()) {
+    if (!can_move(p)) {
       throw ValueError(fmt::format("Synchronous: parameter '{}' is not a contiguous leaf: {}", name, describe(p)));
     }
   }
-  if (!synchronized_) {
-    synchronized_ = true;
-    rebuild(tensors);
+  if (std::shared_ptr<const void> held = synchronized_.lock()) return held;
+  const auto held = std::make_shared<const int>(0);
+  synchronized_ = held;
+  refresh(tensors_of(module), ledger);
+  for (const Tensor& p : module.parameters()) {
+    const Tensor grad = p.grad();
+    if (!grad.defined()) continue;
+    p.set_grad(grad.detach().clone());
+    for (const Tensor& leaf : places_.at(p.impl())) leaf.set_grad(grad.detach().to(leaf.device()));
   }
-  refresh(tensors, ledger);
+  return held;
 }
 
 Tensor ReplicaStore::on_device(const Tensor& tensor, std::size_t i) const {

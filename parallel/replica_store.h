@@ -8,6 +8,7 @@
 // order of registration, which is about the order in which backward finishes with them.
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -34,11 +35,12 @@ class ReplicaStore {
   /// of the first device share memory with the module. Recorded on the tape if grad mode is on.
   std::vector<std::vector<Tensor>> replicas(const std::vector<Tensor>& tensors, std::size_t count,
                                             const LedgerPtr& ledger);
-  /// From now on the copies of parameters are leaves, and each gets the sum of the gradients that the module's own
-  /// parameter gets: optimizers on all devices that make the same change to each keep them equal, and nothing has to be
-  /// copied. Handles stay what they are when the module changes. ValueError for a parameter that cannot be moved.
-  void synchronize(const nn::Module& module, const LedgerPtr& ledger);
-  bool is_synchronized() const { return synchronized_; }
+  /// While the result lives, the copies of parameters are leaves, and each gets the sum of the gradients that the
+  /// module's own parameter gets: optimizers on all devices that make the same change to each keep them equal, and
+  /// nothing has to be copied. Leaves stay the same as long as the module has their parameter. Gradients that are there
+  /// are copied. ValueError, here and later, for a parameter that cannot be moved.
+  std::shared_ptr<const void> synchronize(const nn::Module& module, const LedgerPtr& ledger);
+  bool is_synchronized() const { return !synchronized_.expired(); }
   /// `tensor`, one of the module's, on device number i. Once synchronised.
   Tensor on_device(const Tensor& tensor, std::size_t i) const;
   /// Brings all devices up to date.
@@ -91,7 +93,8 @@ class ReplicaStore {
   std::vector<Device> devices_;
   TransportPtr transport_;
   std::int64_t bucket_bytes_;
-  bool synchronized_ = false;
+  std::weak_ptr<const void> synchronized_;
+  bool built_with_leaves_ = false;
   std::vector<Member> members_;
   std::unordered_map<const TensorImpl*, std::vector<Tensor>> places_;  ///< of each member that is in a bucket
   std::vector<Arena> arenas_;

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+#include <optional>
+#include <utility>
+
 #include "../engine/ops_internal.h"
 #include "parallel_apply.h"
 
@@ -26,7 +30,8 @@ Tensor bits_of(const Tensor& t) {
 SynchronizedParameters::SynchronizedParameters(const nn::Module& module, std::shared_ptr<ReplicaStore> store,
                                                LedgerPtr ledger)
     : module_(module), store_(std::move(store)), ledger_(std::move(ledger)), devices_(store_->devices()) {
-  store_->synchronize(module, ledger_);
+  check_home(module, devices_[0]);
+  held_ = store_->synchronize(module, ledger_);
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     std::vector<Tensor>& own = parameters_.emplace_back();
     for (const Tensor& p : module.parameters()) own.push_back(store_->on_device(p, i));
@@ -41,32 +46,39 @@ std::string SynchronizedParameters::name_of(std::size_t parameter) const {
 }
 
 void SynchronizedParameters::check_gradients() const {
+  const auto history = [](const Tensor& grad) { return grad.defined() ? std::optional(grad.version()) : std::nullopt; };
   for (std::size_t j = 0; j < parameters_[0].size(); ++j) {
-    const Tensor home = parameters_[0][j].grad();
     for (std::size_t i = 1; i < devices_.size(); ++i) {
-      const Tensor other = parameters_[i][j].grad();
-      if (home.defined() == other.defined() && (!home.defined() || home.version() == other.version())) continue;
+      if (history(parameters_[0][j].grad()) == history(parameters_[i][j].grad())) continue;
       throw AutogradError(fmt::format(
-          "Synchronous: the gradient of parameter '{}' has been changed on {} but not on {}; use zero_grad(), "
-          "clip_grad_norm_() and clip_grad_value_() of the Synchronous optimizer, which reach every device",
+          "Synchronous: the gradient of parameter '{}' has changed on {} but not on {}, or the other way round: use "
+          "zero_grad(), clip_grad_norm_() and clip_grad_value_() of the Synchronous optimizer, which reach every "
+          "device, and parameters only inside the DataParallel's calls",
           name_of(j), str(devices_[0]), str(devices_[i])));
     }
   }
 }
 
 void SynchronizedParameters::step(const std::function<void(std::size_t)>& step) {
-  check_gradients();
+  check_home(module_, devices_[0]);
   const std::vector<Tensor> tensors = tensors_of(module_);
   store_->refresh(tensors, ledger_);
-  run_on_devices(devices_, [&](std::size_t i) {
-    const PhaseScope scope(ledger_.get(), Phase::Step, devices_[i]);
-    step(i);
-  });
+  check_gradients();
+  try {
+    run_on_devices(devices_, [&](std::size_t i) {
+      const PhaseScope scope(ledger_.get(), Phase::Step, devices_[i]);
+      step(i);
+    });
+  } catch (const ReplicaError& e) {
+    std::rethrow_if_nested(e);
+    throw;
+  }
   store_->mark_current(tensors);
 }
 
 std::vector<std::vector<std::int64_t>> SynchronizedParameters::sums() const {
   const NoGradGuard no_grad;
+  store_->refresh(tensors_of(module_), ledger_);
   std::vector<Tensor> queued;  // all, before the first is waited for
   for (const std::vector<Tensor>& own : parameters_) {
     std::vector<Tensor> all;

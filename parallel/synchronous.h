@@ -21,9 +21,10 @@ namespace tandem::parallel {
 ///
 /// So parameters are not copied from step to step. It is an Opt over the module's own parameters besides, for schedules
 /// and checkpoints. Whatever changes gradients must change them on all devices: zero_grad() and clip_grad_norm_() here,
-/// not those of the module; step() refuses what it notices. Parameters may be changed by hand, in place, between
-/// backward and step or later; that costs a copy. `net` and its module must outlive this; only the parameters that the
-/// module has at construction are trained. Devices must be of one kind, as others round differently.
+/// not those of the module, and no gradient of a parameter that is used outside `net`'s calls; step() refuses what it
+/// notices. Parameters may be changed by hand, in place, between backward and step or later; that costs a copy. `net`
+/// and its module must outlive this; only the parameters that the module has at construction are trained. Devices must
+/// be of one kind, as others round differently.
 template <class Opt>
 class Synchronous final : public Opt {
  public:
@@ -33,6 +34,10 @@ class Synchronous final : public Opt {
       : Synchronous(net.synchronize(), options) {}
 
   void step() override {
+    if (failed_) {  // on one device, perhaps, and not on others
+      for (auto& o : others_) o->load_state(Opt::state());
+    }
+    failed_ = true;
     group_.step([this](std::size_t i) {
       if (i == 0) {
         Opt::step();
@@ -40,6 +45,7 @@ class Synchronous final : public Opt {
         others_[i - 1]->step();
       }
     });
+    failed_ = false;
     if (check_every_ > 0 && steps_++ % check_every_ == 0) group_.check();
   }
   void zero_grad(bool set_to_none = true) override {
@@ -70,10 +76,10 @@ class Synchronous final : public Opt {
     for (const auto& p : group_.on_devices()) optim::clip_grad_value_(p, limit);
   }
 
-  /// A checksum of the parameters on each device; they are the same where the bits are.
+  /// See SynchronizedParameters: a sum of the parameters' bits on each device.
   std::vector<std::uint64_t> checksums() const { return group_.checksums(); }
-  /// AutogradError, naming a parameter and a device, unless all devices have the same bits. step() does this in the
-  /// first of every `n` steps, 100 unless set, never for 0; it reads all parameters once.
+  /// AutogradError, naming a parameter and a device, where these sums differ. step() does this in the first of every
+  /// `n` steps, 100 unless set, never for 0; it reads all parameters once.
   void check() const { group_.check(); }
   void set_check_every(std::int64_t n) { check_every_ = n; }
 
@@ -87,6 +93,7 @@ class Synchronous final : public Opt {
 
   SynchronizedParameters group_;
   std::vector<std::unique_ptr<Opt>> others_;
+  bool failed_ = false;  ///< the last step
   std::int64_t steps_ = 0;
   std::int64_t check_every_ = 100;
 };

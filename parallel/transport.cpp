@@ -116,7 +116,7 @@ class NcclTransport final : public Transport {
     for (Collectives::Span& span : collectives_->start_reduce(sums, timed)) {
       started.times.emplace_back(TimeMark(std::move(span.begin)), TimeMark(std::move(span.end)));
     }
-    started.finish = [collectives = collectives_, kept = std::move(kept)] { collectives->finish(); };
+    started.finish = Finish([collectives = collectives_, kept = std::move(kept)] { collectives->finish(); });
     return started;
   }
   /// One tensor per device, in their order.

@@ -1,13 +1,13 @@
 #pragma once
 // How tensors travel between the devices of a DataParallel.
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "../engine/autograd.h"
 #include "../engine/tensor.h"
 #include "../engine/time_mark.h"
 
@@ -34,24 +34,20 @@ class Transport {
     Tensor sum;
     std::vector<Tensor> parts;
   };
-  void reduce(std::span<const Reduction> reductions) const { start_reduce(reductions, false).finish_now(); }
+  void reduce(std::span<const Reduction> reductions) const { start_reduce(reductions, false).finish(); }
   /// As reduce(), and on other devices too, with the same bits. The sums of a dtype lie in one buffers[b][0], flat;
   /// each buffers[b][i] is of its size, on another device, and gets them at the same places.
   void all_reduce(std::span<const Reduction> reductions, std::span<const std::vector<Tensor>> buffers) const {
-    start_all_reduce(reductions, buffers, false).finish_now();
+    start_all_reduce(reductions, buffers, false).finish();
   }
 
   /// Work that has begun.
   struct Started {
-    /// Empty for work in the devices' order. Else the work runs beside what they are given from now on, and nobody
-    /// looks at the sums before this has been called. Keeps the parts.
-    std::function<void()> finish{};
+    /// Empty for work in the devices' order. Else the work runs beside what they are given from now on, and until this
+    /// has been called nobody looks at the sums and all of them are kept. Keeps the parts itself.
+    Finish finish{};
     /// When each device of the transport began and ended its part; empty for work in the devices' order.
     std::vector<std::pair<TimeMark, TimeMark>> times{};
-
-    void finish_now() const {
-      if (finish) finish();
-    }
   };
   /// Begin. `timed` asks for times.
   virtual Started start_reduce(std::span<const Reduction> reductions, bool timed) const = 0;

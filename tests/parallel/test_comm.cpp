@@ -104,6 +104,17 @@ TEST_CASE("a tensor that no device used gets no gradient", "[comm]") {
   CHECK_FALSE(b.grad().defined());
 }
 
+TEST_CASE("tensors of different homes are broadcast together, and each gets its gradient there", "[comm]") {
+  ON_EVERY_DEVICE(on);
+  Tensor a = tensor({1.0}).requires_grad_();
+  Tensor b = tensor({2.0}).to(on(1)).requires_grad_();
+  const auto copies = broadcast_coalesced(std::vector{a, b}, on.first(3));
+  backward({(copies[0][0] * 3).sum(), (copies[0][1] * 5).sum(), (copies[2][0] * 7).sum(), (copies[2][1] * 9).sum()});
+  CHECK(a.grad().item() == 10);
+  CHECK(b.grad().item() == 14);
+  CHECK(b.grad().device() == on(1));
+}
+
 TEST_CASE("integer and frozen tensors are broadcast without a place on the tape", "[comm]") {
   ON_EVERY_DEVICE(on);
   const std::vector<Tensor> mixed{tensor({1, 2, 3}), ones({2}), ones({}, kFloat64).requires_grad_()};

@@ -15,6 +15,10 @@ using namespace tandem::test;
 using parallel::DataParallel;
 using parallel::ReplicaError;
 
+// Sanitizers end the program when an allocation is too large, unless told otherwise.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+
 namespace {
 
 /// y = x w, and whatever a test wants done in forward.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "../../engine/ops_internal.h"
 #include "helpers.h"
 
 using namespace tandem;
@@ -206,9 +207,97 @@ TEST_CASE("a gradient that was changed on one device alone is refused, and nothi
   CHECK(all_values(model) != before);
   optimizer.check();
 
+  for (const bool mean : {false, true}) {  // added to in place, and out of place
+    optimizer.zero_grad();
+    const Tensor penalty = mean ? model.fc1.weight.mean() : (model.fc1.weight * model.fc1.weight).sum();
+    (net(ones({4, 6})).sum() + penalty).backward();
+    check_error<AutogradError>([&] { optimizer.step(); }, message);
+  }
+
   optimizer.zero_grad();
   const auto hook = model.fc1.weight.register_hook([](const Tensor& g) { return g * 2; });
   CHECK_THROWS_AS(net(ones({4, 6})).sum().backward(), AutogradError);
+  const Tensor doubled = grad({net(ones({4, 6})).sum()}, {model.fc1.weight})[0];  // reaches no device's parameters
+  CHECK(doubled.defined());
+}
+
+TEST_CASE("gradients that are there before, and conversions in between, are the same on every device",
+          "[synchronous]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model;
+  DataParallel net(model, on.first(2));
+  net(ones({4, 6})).sum().backward();
+  model.fc1.bias.grad().mul_(3);
+  Synchronous<optim::Adam> optimizer(net, {.lr = 0.1});
+  net(ones({4, 6})).sum().backward();
+  optimizer.step();
+  optimizer.check();
+  optimizer.clip_grad_norm_(0.1);
+  net(ones({4, 6})).sum().backward();
+  net.to(kFloat64);
+  optimizer.step();
+  optimizer.check();
+  CHECK(model.fc1.bias.dtype() == kFloat64);
+}
+
+TEST_CASE("check() takes changes by hand for what they are", "[synchronous]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model;
+  DataParallel net(model, on.first(2));
+  Synchronous<optim::SGD> optimizer(net);
+  {
+    const NoGradGuard no_grad;
+    model.fc1.weight.mul_(2);
+  }
+  optimizer.check();
+  model.load_state_dict(Mlp().state_dict());
+  optimizer.check();
+  CHECK(all_equal(optimizer.checksums()));
+}
+
+TEST_CASE("a module that has moved, and parameters that cannot be moved any more, are refused", "[synchronous]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model;
+  DataParallel net(model, on.first(2));
+  Synchronous<optim::SGD> optimizer(net);
+  net(ones({4, 6})).sum().backward();
+  net.to(on(2));
+  check_error<DeviceError>([&] { optimizer.step(); }, {"'fc1.weight'", str(on(2))});
+  net.to(on(0));
+  optimizer.step();
+  optimizer.check();
+  model.fc1.weight.set_data(model.fc1.weight.detach().t().contiguous().t());
+  check_error<ValueError>([&] { net(ones({4, 6})); }, {"contiguous leaf", "(8, 6)"});
+}
+
+TEST_CASE("an error of one step comes out as it is, and changes nothing", "[synchronous]") {
+  ON_EVERY_DEVICE(on);
+  Mlp model;
+  DataParallel net(model, on.first(2));
+  Synchronous<optim::Adam> optimizer(net, {.lr = 0.1});
+  optimizer.set_check_finite(true);
+  const auto before = all_values(model);
+  net(full({4, 6}, INFINITY)).sum().backward();
+  check_error<ValueError>([&] { optimizer.step(); }, {"Adam", "not finite"});
+  CHECK(all_values(model) == before);
+  train(net, optimizer, 2);
+  optimizer.check();
+}
+
+TEST_CASE("when its optimizer is gone, a DataParallel is as any other", "[synchronous]") {
+  ON_EVERY_DEVICE(on);
+  Scale model;
+  DataParallel net(model, on.first(2));
+  {
+    Synchronous<optim::SGD> optimizer(net, {.lr = 1});
+    net(ones({2})).sum().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  const auto hook = model.w.register_hook([](const Tensor& g) { return g * 10; });
+  net(ones({2})).sum().backward();
+  CHECK(model.w.grad().item() == 20);
+  CHECK(net.explain(ones({2})).find("gradients reduced") != std::string::npos);
 }
 
 TEST_CASE("the checksum notices one bit, and names the parameter and the device", "[synchronous]") {
@@ -219,10 +308,8 @@ TEST_CASE("the checksum notices one bit, and names the parameter and the device"
   parallel::SynchronizedParameters group = net.synchronize();
   CHECK(all_equal(group.checksums()));
   group.check();
-  const NoGradGuard no_grad;
-  const Tensor bias = group.on_devices()[2][1];
-  Tensor one = bias.narrow(0, 3, 1);
-  one.copy_(full({1}, std::nextafter(one.item(), 10.0), kFloat64, one.device()));
+  const Tensor one = group.on_devices()[2][1].detach().narrow(0, 3, 1);
+  copy_values(one, full({1}, std::nextafter(one.item(), 10.0), kFloat64, one.device()));
   CHECK_FALSE(all_equal(group.checksums()));
   check_error<AutogradError>([&] { group.check(); }, {"'fc1.bias'", str(on(2)), str(on(0))});
 }
