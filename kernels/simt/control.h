@@ -50,7 +50,7 @@ void garble_peer_copies(bool garble);
 /// aborted.
 void hang_collectives(bool hang);
 
-/// Whether collectives are held up where they would end, as long ones would be, until this is taken back.
+/// Whether collectives are held up, as long ones would be, until this is taken back: they read and write then.
 void pause_collectives(bool pause);
 
 /// How long ncclCommInitRank waits for the other ranks before it fails; 30 seconds at first.

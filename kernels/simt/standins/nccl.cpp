@@ -42,6 +42,12 @@ struct Meeting {
   std::thread::id thread;  // of the first call
   std::uint64_t group = 0;
   std::shared_ptr<simt::Crossing> order = std::make_shared<simt::Crossing>();
+
+  void run_if_complete(int ranks) {
+    if (arrivals < ranks || done || never_ends || paused) return;
+    run_collective(call, parts);
+    done = true;
+  }
 };
 
 /// What the ranks of one communicator share.
@@ -168,13 +174,14 @@ ncclResult_t issue(const Pending& p, std::uint64_t group_number) {
       p.stream, p.call.name(), meeting->order, reads, writes,
       [world, meeting, aborted = comm.aborted] {
         const std::lock_guard lock(world->mutex);
-        if (*aborted || ++meeting->arrivals < world->ranks || meeting->done || meeting->never_ends) return;
-        run_collective(meeting->call, meeting->parts);
-        meeting->done = true;
+        if (*aborted) return;
+        ++meeting->arrivals;
+        meeting->run_if_complete(world->ranks);
       },
       [world, meeting, aborted = comm.aborted] {
         const std::lock_guard lock(world->mutex);
-        return (meeting->done && !paused) || *aborted;
+        if (!*aborted) meeting->run_if_complete(world->ranks);
+        return meeting->done || *aborted;
       });
   return queued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
