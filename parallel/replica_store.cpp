@@ -270,7 +270,7 @@ std::shared_ptr<const void> ReplicaStore::synchronize(const nn::Module& module, 
     const Tensor grad = p.grad();
     if (!grad.defined()) continue;
     p.set_grad(grad.detach().clone());
-    for (const Tensor& leaf : places_.at(p.impl())) leaf.set_grad(grad.detach().to(leaf.device()));
+    for (std::size_t i = 1; i < devices_.size(); ++i) on_device(p, i).set_grad(grad.detach().to(devices_[i]));
   }
   return held;
 }

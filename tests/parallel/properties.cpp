@@ -226,6 +226,9 @@ void check_case(const Devices& on, std::uint64_t seed, bool exact) {
   check_same(outcome(once, model, x, shift, target), wanted, exact);
 
   const parallel::SynchronizedParameters group = net.synchronize();
+  for (const auto& own : group.on_devices()) {
+    for (const Tensor& p : own) p.zero_grad();
+  }
   check_same(outcome(net, model, x, shift, target), wanted, exact);
   const auto& home = group.on_devices()[0];
   for (std::size_t i = 1; i < devices.size(); ++i) {

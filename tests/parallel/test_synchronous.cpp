@@ -224,20 +224,23 @@ TEST_CASE("a gradient that was changed on one device alone is refused, and nothi
 TEST_CASE("gradients that are there before, and conversions in between, are the same on every device",
           "[synchronous]") {
   ON_EVERY_DEVICE(on);
-  Mlp model;
-  DataParallel net(model, on.first(2));
-  net(ones({4, 6})).sum().backward();
-  model.fc1.bias.grad().mul_(3);
-  Synchronous<optim::Adam> optimizer(net, {.lr = 0.1});
-  net(ones({4, 6})).sum().backward();
-  optimizer.step();
-  optimizer.check();
-  optimizer.clip_grad_norm_(0.1);
-  net(ones({4, 6})).sum().backward();
-  net.to(kFloat64);
-  optimizer.step();
-  optimizer.check();
-  CHECK(model.fc1.bias.dtype() == kFloat64);
+  for (const int count : {1, 2}) {
+    Mlp model;
+    DataParallel net(model, on.first(count));
+    net(ones({4, 6})).sum().backward();
+    model.fc2.bias.grad().mul_(3);
+    Synchronous<optim::Adam> optimizer(net, {.lr = 0.1});
+    net(ones({4, 6})).sum().backward();
+    CHECK(values(model.fc2.bias.grad()) == std::vector<double>{16, 16, 16});
+    optimizer.step();
+    optimizer.check();
+    optimizer.clip_grad_norm_(0.1);
+    net(ones({4, 6})).sum().backward();
+    net.to(kFloat64);
+    optimizer.step();
+    optimizer.check();
+    CHECK(model.fc1.bias.dtype() == kFloat64);
+  }
 }
 
 TEST_CASE("check() takes changes by hand for what they are", "[synchronous]") {
