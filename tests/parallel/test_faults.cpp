@@ -167,9 +167,10 @@ TEST_CASE("faults: hooks that throw, change shapes, remove themselves, run backw
   auto calls = std::make_shared<std::atomic<int>>(0);
   model.act = [calls](Probe& m, const Tensor& x) {
     Tensor y = x * m.w;
-    auto handle = std::make_shared<std::optional<HookHandle>>();
+    auto handle = std::make_shared<HookHandle>();
     *handle = y.register_hook([calls, handle](const Tensor& g) {
       ++*calls;
+      handle->remove();
       return g * 2;
     });
     return y;
@@ -177,6 +178,9 @@ TEST_CASE("faults: hooks that throw, change shapes, remove themselves, run backw
   const Tensor doubles = net(tensor({1.0, 2.0, 4.0})).sum();
   doubles.backward({}, true);
   CHECK(model.w.grad().item() == 14);
+  CHECK(*calls == 3);
+  doubles.backward();  // without the hooks
+  CHECK(model.w.grad().item() == 14 + 7);
   CHECK(*calls == 3);
 
   model.zero_grad();
