@@ -147,7 +147,7 @@ TEST_CASE("faults: hooks that throw, change shapes, remove themselves, run backw
   ON_EVERY_DEVICE(on);
   Probe model;
   DataParallel net(model, on.first(3));
-  const auto with_hook = [&](std::function<Tensor(const Tensor&)> hook) {
+  const auto with_hook = [&](const std::function<Tensor(const Tensor&)>& hook) {
     model.act = [hook](Probe& m, const Tensor& x) {
       Tensor y = x * m.w;
       if (replica() == 1) y.register_hook(hook);
